@@ -1,10 +1,12 @@
-"""Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample.
+"""Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every
+sample.
 
-python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a training run
-python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compare two models problem by problem
-python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1     # the paper's number of repetitions
-python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20     # estimate hours and memory, start nothing
-python eval.py --regrade evals/results/FOLDER                          # grade kept samples again, without a model
+python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a training
+run python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compare two models
+problem by problem python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1     # the
+paper's number of repetitions python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu
+H20     # estimate hours and memory, start nothing python eval.py --regrade evals/results/FOLDER
+# grade kept samples again, without a model
 """
 
 from collections import Counter
@@ -48,7 +50,9 @@ def print_changes(changes: Sequence[dict]) -> None:
     """Print how many verdicts a regrade has changed, and the first of them."""
     counts = Counter(f"{change['rule']}: {change['was']} -> {change['now']}" for change in changes)
     print(
-        f"{len(changes)} verdicts changed", *(f"{kind}: {count}" for kind, count in sorted(counts.items())), sep="\n  "
+        f"{len(changes)} verdicts changed",
+        *(f"{kind}: {count}" for kind, count in sorted(counts.items())),
+        sep="\n  ",
     )
     for change in changes[:SHOWN_CHANGES]:
         print("  " + ", ".join(f"{name} {value}" for name, value in change.items()))
@@ -57,18 +61,28 @@ def print_changes(changes: Sequence[dict]) -> None:
 
 
 def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
-    """Print the scores in each results.json of `results`, and the differences in comparison.json."""
+    """Print the scores in each results.json of `results`, and the differences in
+    comparison.json.
+    """
     from bnpo.evaluation.scores import describe_difference
 
     for scores in results:
         print_scores(scores)
-    print("detectable: true difference to any other model that --base finds (power 80 %); less if the two are similar")
+    print(
+        "detectable: true difference to any other model that --base finds (power 80 %); less if "
+        "the two are similar"
+    )
     if comparison:
         rows = []
         for name, paired in comparison["paired"].items():
             rows.append((name, *describe_difference(paired)))
-        title = f"{comparison['ckpt']['ckpt']} minus {comparison['base']['ckpt']}: paired by problem, in %"
-        print_table(title, ("data set", "difference", "95 % interval", "p-value", "detectable"), rows)
+        title = (
+            f"{comparison['ckpt']['ckpt']} minus {comparison['base']['ckpt']}: paired by problem, "
+            "in %"
+        )
+        print_table(
+            title, ("data set", "difference", "95 % interval", "p-value", "detectable"), rows
+        )
 
 
 def print_scores(results: dict) -> None:
@@ -101,8 +115,20 @@ def print_scores(results: dict) -> None:
         rows.append(("average", "", *pass1_cells(results["average"], problems)))
     names = [rule.rpartition(":")[2] for rule in rules]
     pass1 = names if len(names) > 1 else ["pass@1"]
-    columns = ("data set", "problems", *pass1, "detectable", "pass@k", "tokens", "cut off", "no box")
-    title = f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the rule {names[0]}"
+    columns = (
+        "data set",
+        "problems",
+        *pass1,
+        "detectable",
+        "pass@k",
+        "tokens",
+        "cut off",
+        "no box",
+    )
+    title = (
+        f"{results['protocol']['ckpt']}: scores in %, with standard errors over problems, by the "
+        f"rule {names[0]}"
+    )
     if len(names) > 1:
         title += f"; pass@1 also by {', '.join(names[1:])}"
     print_table(title, columns, rows)

@@ -1,7 +1,7 @@
 """Train a language model with BNPO or a method that the paper compares with it.
 
-deepspeed train.py --algo bnpo                  # the paper's settings with a GPU, the tiny model without
-deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
+deepspeed train.py --algo bnpo                  # the paper's settings with a GPU, the tiny model
+without deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
 deepspeed train.py --help                       # every flag
 python train.py --preset paper-7b --dry-run --gpus 4 --gpu H20    # what a run would take
 """
@@ -20,8 +20,8 @@ def main() -> None:
     try:
         run(sys.argv[1:])
     except RunError as error:
-        # All ranks of a machine read the same input and find the same error. The first one prints it, and the launcher
-        # then ends the others.
+        # All ranks of a machine read the same input and find the same error. The first one prints
+        # it, and the launcher then ends the others.
         if os.environ.get("LOCAL_RANK", "0") != "0":
             time.sleep(10)
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -35,7 +35,8 @@ def run(argv: list[str]) -> None:
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     # The launcher adds --local_rank to the flags. The environment says the same.
     argv = [flag for flag in argv if not flag.startswith("--local_rank")]
-    config, preset_line = parse_train_config(argv, expects_cuda())  # wrong flags are refused before torch is imported
+    # Wrong flags are refused before torch is imported
+    config, preset_line = parse_train_config(argv, expects_cuda())
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
         from bnpo.planning import dry_run_training
@@ -46,7 +47,8 @@ def run(argv: list[str]) -> None:
     has_cuda(optional=config.preset == "tiny")
     if rank == 0:
         print(preset_line, flush=True)
-    from bnpo.loop import train  # only now: without a usable GPU, `has_cuda` has hidden it from the libraries
+    # Only now: without a usable GPU, `has_cuda` has hidden it from the libraries
+    from bnpo.loop import train
 
     train(config)
     end_on_gpus()

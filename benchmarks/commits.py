@@ -2,14 +2,16 @@
 
     python benchmarks/commits.py COMMIT [--model smollm2] [--rounds 4]    # old: the code of COMMIT
     python benchmarks/commits.py --flags="--lora-rank 8"                  # new: with these flags
-    python benchmarks/commits.py --flags="--dtype bfloat16"               # old: the preset's number format
+    python benchmarks/commits.py --flags="--dtype bfloat16"               # old: the preset's number
+    format
 
-Both kinds of runs take turns, so that a slow minute of the machine affects both. The learning rate is so small that
-both sample nearly the same answers. Rows, each for `old` and `new`:
+Both kinds of runs take turns, so that a slow minute of the machine affects both. The learning rate
+is so small that both sample nearly the same answers. Rows, each for `old` and `new`:
 
 - step_seconds: median over all measured steps
 - <phase>_seconds: median of each phase
-- gap_mean, gap_max: difference of the log-probabilities of learner and sampler, median of each step's
+- gap_mean, gap_max: difference of the log-probabilities of learner and sampler, median of each
+  step's
 - step_ratio, update_ratio: median of the new steps over that of the old ones
 """
 
@@ -26,7 +28,9 @@ Kinds = dict[str, tuple[str, ...]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("commit", metavar="COMMIT", nargs="?", help="commit of the old code (default: this code)")
+    parser.add_argument(
+        "commit", metavar="COMMIT", nargs="?", help="commit of the old code (default: this code)"
+    )
     parser.add_argument("--flags", default="", help="more flags of the new runs, as one text")
     parser.add_argument("--rounds", type=int, default=4, help="runs of each")
     case, args = read_case(parser)

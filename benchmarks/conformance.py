@@ -1,12 +1,14 @@
-"""Feed the same rewards to the advantage functions of TRL and verl and to ours, and print what is equal.
+"""Feed the same rewards to the advantage functions of TRL and verl and to ours, and print what is
+equal.
 
     make conformance     # three minutes
 
-Prints the rows of docs/estimators.md, "The same name elsewhere"; `trl` or `verl` behind it prints those of one package.
-Batches go from the smallest (all rewards of 0 and 1 for up to four answers) to random ones with fractions and several
-rewards. Edges are among them: equal rewards, one question, one answer, answers of different lengths. TRL has no
-functions for advantages and losses, so its trainers run: they sample from the tiny model, and a reward function returns
-the rewards of the batch.
+Prints the rows of docs/estimators.md, "The same name elsewhere"; `trl` or `verl` behind it prints
+those of one package. Batches go from the smallest (all rewards of 0 and 1 for up to four answers)
+to random ones with fractions and several rewards. Edges are among them: equal rewards, one
+question, one answer, answers of different lengths. TRL has no functions for advantages and losses,
+so its trainers run: they sample from the tiny model, and a reward function returns the rewards of
+the batch.
 """
 
 import itertools
@@ -36,9 +38,11 @@ from bnpo.data import stop_token_ids
 
 MAX_TOKENS = 4
 CLOSE = 1e-3
-"""Largest relative difference that counts as close: small constants in divisors cause smaller ones."""
+"""Largest relative difference that counts as close: small constants in divisors cause smaller
+ones."""
 SMALL = 0.01
-"""Advantages up to this size are compared in absolute terms, since those of TRL and verl are in fp32."""
+"""Advantages up to this size are compared in absolute terms, since those of TRL and verl are in
+fp32."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,10 @@ def batches(least_answers: int, with_lengths: bool) -> list[Batch]:
     for value, m in ((0.1, 3), (0.7, 7)):
         found.append(Batch(np.full((1, m, 1), value), np.ones((1, m), int), np.zeros(1)))
     for n, m, k in ((2, 3, 1), (4, 4, 1), (2, 2, 2), (4, 4, 2), (8, 16, 3)):
-        lengths, greedy = rng.integers(1, MAX_TOKENS + 1, (n, m)), rng.integers(0, 2, n).astype(float)
+        lengths, greedy = (
+            rng.integers(1, MAX_TOKENS + 1, (n, m)),
+            rng.integers(0, 2, n).astype(float),
+        )
         found.append(Batch(rng.integers(0, 2, (n, m, k)).astype(float), lengths, greedy))
         found.append(Batch(rng.random((n, m, k)).round(2), lengths, greedy))
     return [batch for batch in found if batch.rewards.shape[1] >= least_answers]
@@ -81,26 +88,43 @@ def batches(least_answers: int, with_lengths: bool) -> list[Batch]:
 
 def ours(method: Method, batch: Batch) -> np.ndarray:
     """Return our advantages [n, m]."""
-    greedy = np.repeat(batch.greedy[:, None], batch.rewards.shape[2], axis=1) / batch.rewards.shape[2]
-    return compute_advantages(method, batch.rewards, lengths=batch.lengths, greedy_rewards=greedy).values
+    greedy = (
+        np.repeat(batch.greedy[:, None], batch.rewards.shape[2], axis=1) / batch.rewards.shape[2]
+    )
+    return compute_advantages(
+        method, batch.rewards, lengths=batch.lengths, greedy_rewards=greedy
+    ).values
 
 
 def verl(name: str, batch: Batch, **settings) -> np.ndarray:
-    """Return the advantages [n, m] of verl's estimator `name`. The sum of the rewards stands at the last token."""
+    """Return the advantages [n, m] of verl's estimator `name`. The sum of the rewards stands at
+    the last token.
+    """
     n, m, k = batch.rewards.shape
     lengths = torch.from_numpy(batch.lengths.ravel())
     mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()  # [answers, tokens]
     rewards = torch.zeros(mask.shape)
-    rewards[torch.arange(n * m), lengths - 1] = torch.from_numpy(batch.rewards.sum(axis=2).ravel()).float()
-    arguments = {"token_level_rewards": rewards, "response_mask": mask, "config": AlgoConfig()} | settings
+    rewards[torch.arange(n * m), lengths - 1] = torch.from_numpy(
+        batch.rewards.sum(axis=2).ravel()
+    ).float()
+    arguments = {
+        "token_level_rewards": rewards,
+        "response_mask": mask,
+        "config": AlgoConfig(),
+    } | settings
     arguments |= {"index": np.repeat(np.arange(n), m).astype(object)}
     if name == "remax":
         arguments["reward_baselines"] = torch.from_numpy(np.repeat(batch.greedy, m)).float()
     if name == "gdpo":
         keys = [f"reward_{i}" for i in range(k)]
         arguments["config"] = AlgoConfig(gdpo_reward_keys=keys)
-        arguments["non_tensor_batch"] = {key: batch.rewards[:, :, i].ravel() for i, key in enumerate(keys)}
-        arguments["batch"] = {"prompts": torch.zeros(n * m, 1), "attention_mask": torch.cat([mask[:, :1], mask], dim=1)}
+        arguments["non_tensor_batch"] = {
+            key: batch.rewards[:, :, i].ravel() for i, key in enumerate(keys)
+        }
+        arguments["batch"] = {
+            "prompts": torch.zeros(n * m, 1),
+            "attention_mask": torch.cat([mask[:, :1], mask], dim=1),
+        }
     advantages, _ = get_adv_estimator_fn(name)(**arguments)
     return advantages[:, 0].double().numpy().reshape(n, m)
 
@@ -113,7 +137,13 @@ class Prescribed:
         model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
         model.generation_config.eos_token_id = stop_token_ids(tokenizer)
         self.rewards = np.zeros((1, 1, rewards))
-        quiet = {"use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no", "disable_tqdm": True}
+        quiet = {
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
         quiet |= {"gradient_checkpointing": False, "beta": 0.0, "output_dir": tempfile.mkdtemp()}
         self.trainer = trainer_class(
             model=model,
@@ -145,15 +175,21 @@ class Prescribed:
         return output["advantages"].double().numpy().reshape(n, m)
 
     def loss_weights(self, lengths: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
-        """Return the weights [answers] of tokens in the loss, if the answers `parts` are micro-batches."""
+        """Return the weights [answers] of tokens in the loss, if the answers `parts` are
+        micro-batches.
+        """
         trainer, weights = self.trainer, []
         trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation = len(parts)
         for part in parts:
             mask = (torch.arange(MAX_TOKENS) < torch.from_numpy(lengths[part])[:, None]).long()
             ids = torch.full(mask.shape, 5)
             inputs = {"prompt_ids": ids[:, :1], "prompt_mask": mask[:, :1], "completion_ids": ids}
-            inputs |= {"completion_mask": mask, "num_items_in_batch": torch.tensor(float(lengths.sum()))}
-            for answer in range(len(part)):  # the loss of an advantage of -1 for one answer is the sum of its weights
+            inputs |= {
+                "completion_mask": mask,
+                "num_items_in_batch": torch.tensor(float(lengths.sum())),
+            }
+            # The loss of an advantage of -1 for one answer is the sum of its weights
+            for answer in range(len(part)):
                 one = torch.zeros(len(part)).index_fill(0, torch.tensor([answer]), -1.0)
                 loss = trainer._compute_loss(trainer.model, inputs | {"advantages": one})
                 weights.append(loss.item() / lengths[part][answer])
@@ -201,13 +237,18 @@ class Comparison:
         """Return the outcome in words."""
         low, high = min(self.factors, default=0), max(self.factors, default=0)
         factor = f"{low:.3g}" if high - low < CLOSE else f"{low:.3g} to {high:.3g}"
-        counts = {"equal" if self.relative < 1e-5 else f"equal (to {self.relative:.0e})": self.equal}
+        counts = {
+            "equal" if self.relative < 1e-5 else f"equal (to {self.relative:.0e})": self.equal
+        }
         counts |= {f"equal up to a factor of {factor}": len(self.factors)}
         counts |= {"different": self.different, "refused": self.refused}
         outcomes = {name: count for name, count in counts.items() if count}
         if len(outcomes) == 1:
             return next(iter(outcomes))
-        return ", ".join(f"{name} in {count}" for name, count in outcomes.items()) + f" of {sum(counts.values())}"
+        return (
+            ", ".join(f"{name} in {count}" for name, count in outcomes.items())
+            + f" of {sum(counts.values())}"
+        )
 
 
 Row = tuple[str, str, Comparison]
@@ -219,13 +260,26 @@ def trl_advantage_rows() -> Iterable[Row]:
     several = {"multi_objective_aggregation": "normalize_then_sum"}
     for label, theirs, algo in (
         ("TRL `GRPOTrainer`", trl(GRPOTrainer, GRPOConfig), "grpo"),
-        ('TRL `scale_rewards="none"`', trl(GRPOTrainer, GRPOConfig, scale_rewards="none"), "reinforce"),
-        ('TRL `scale_rewards="batch"`', trl(GRPOTrainer, GRPOConfig, scale_rewards="batch"), "reinforce"),
-        ('TRL `multi_objective_aggregation="normalize_then_sum"`', trl(GRPOTrainer, GRPOConfig, **several), "gdpo"),
+        (
+            'TRL `scale_rewards="none"`',
+            trl(GRPOTrainer, GRPOConfig, scale_rewards="none"),
+            "reinforce",
+        ),
+        (
+            'TRL `scale_rewards="batch"`',
+            trl(GRPOTrainer, GRPOConfig, scale_rewards="batch"),
+            "reinforce",
+        ),
+        (
+            'TRL `multi_objective_aggregation="normalize_then_sum"`',
+            trl(GRPOTrainer, GRPOConfig, **several),
+            "gdpo",
+        ),
         ("TRL `RLOOTrainer`", trl(RLOOTrainer, RLOOConfig), "rloo"),
     ):
         comparison = Comparison()
-        for batch in batches(2, with_lengths=False):  # TRL refuses one answer per question, and uses no lengths here
+        # TRL refuses one answer per question, and uses no lengths here
+        for batch in batches(2, with_lengths=False):
             comparison.add(batch, theirs(batch), ours(Method(algo), batch))
         yield label, f"`--algo {algo}`", comparison
 
@@ -253,7 +307,9 @@ def verl_advantage_rows() -> Iterable[Row]:
                 comparison.refused += 1
             else:
                 comparison.add(batch, theirs, ours(Method(algo), batch))
-        label = f"verl `{name}`" + "".join(f", `{setting}={value}`" for setting, value in settings.items())
+        label = f"verl `{name}`" + "".join(
+            f", `{setting}={value}`" for setting, value in settings.items()
+        )
         yield label, f"`--algo {algo}`", comparison
 
 
@@ -262,9 +318,15 @@ LENGTHS = np.array([1, 3, 4, 2])
 
 
 def trl_loss_rows() -> Iterable[Row]:
-    """Yield rows of the weights of tokens in TRL's losses, for three divisions into micro-batches."""
+    """Yield rows of the weights of tokens in TRL's losses, for three divisions into
+    micro-batches.
+    """
     divisions = [np.arange(4)], [np.arange(2), np.arange(2, 4)], [np.array([i]) for i in range(4)]
-    names = {"grpo": "seq-mean-token-mean", "bnpo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
+    names = {
+        "grpo": "seq-mean-token-mean",
+        "bnpo": "token-mean",
+        "dr_grpo": "seq-mean-token-sum-norm",
+    }
     names |= {"dapo": "token-mean", "luspo": "seq-mean-token-sum"}
     for name, aggregation in names.items():
         level = {"importance_sampling_level": "sequence"} if name == "luspo" else {}
@@ -283,7 +345,9 @@ def verl_loss_rows() -> Iterable[Row]:
     for aggregation in get_args(Aggregation):
         comparison, weights = Comparison(), []
         for answer, length in enumerate(LENGTHS):
-            one = torch.zeros(mask.shape, dtype=torch.float64).index_fill(0, torch.tensor([answer]), 1.0)
+            one = torch.zeros(mask.shape, dtype=torch.float64).index_fill(
+                0, torch.tensor([answer]), 1.0
+            )
             weights.append(agg_loss(one, mask, aggregation).item() / length)
         own = token_weights(LENGTHS, aggregation, MAX_TOKENS)
         comparison.add(f"lengths {shown(LENGTHS)}", np.array(weights), own)
@@ -295,8 +359,12 @@ ROWS = {"trl": (trl_advantage_rows, trl_loss_rows), "verl": (verl_advantage_rows
 
 def main() -> None:
     for package in sys.argv[1:] or ROWS:
-        for label, flags, comparison in itertools.chain.from_iterable(rows() for rows in ROWS[package]):
-            print(f"| {label} | {flags} | {comparison.verdict()} | {comparison.example} |", flush=True)
+        for label, flags, comparison in itertools.chain.from_iterable(
+            rows() for rows in ROWS[package]
+        ):
+            print(
+                f"| {label} | {flags} | {comparison.verdict()} | {comparison.example} |", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Compare the time of the evaluator with vLLM's `generate` alone, on the same prompts, seeds and lengths.
+"""Compare the time of the evaluator with vLLM's `generate` alone, on the same prompts, seeds and
+lengths.
 
     python benchmarks/evaluator.py
 
@@ -41,12 +42,22 @@ def main() -> None:
     longest = suite.max_prompt_tokens + suite.max_answer_tokens
     tokenizer = load_tokenizer(TINY_MODEL, longest)
     evaluation = Evaluation.prepare(suite, tokenizer, seed=0)
-    sampler = Sampler(str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=longest, dtype="float32"))
+    sampler = Sampler(
+        str(TINY_MODEL), tokenizer, EngineSettings(max_tokens=longest, dtype="float32")
+    )
     keys, grader = evaluation.sample_keys(), Grader()
     requests = [{"prompt_token_ids": prompt} for prompt in evaluation.prompts["arithmetic"]]
     seeds = sampling_seeds(0, zlib.crc32(b"arithmetic"), range(QUESTIONS))
-    common = {"n": RUNS, "temperature": suite.temperature, "max_tokens": suite.max_answer_tokens, "detokenize": False}
-    params = [SamplingParams(seed=seed, stop_token_ids=stop_token_ids(tokenizer), **common) for seed in seeds]
+    common = {
+        "n": RUNS,
+        "temperature": suite.temperature,
+        "max_tokens": suite.max_answer_tokens,
+        "detokenize": False,
+    }
+    params = [
+        SamplingParams(seed=seed, stop_token_ids=stop_token_ids(tokenizer), **common)
+        for seed in seeds
+    ]
     bare, ours = [], []
     for _ in range(1 + ROUNDS):  # the first warms up
         started = time.perf_counter()

@@ -1,13 +1,15 @@
-"""Measure the floor of a step: bare vLLM's `generate`, and forward pass, backward pass and AdamW step in plain PyTorch.
+"""Measure the floor of a step: bare vLLM's `generate`, and forward pass, backward pass and AdamW
+step in plain PyTorch.
 
-benchmarks/step.py starts this program on one process, and on one process per rank, with equal shares of the cores and
-of the questions. Its arguments are the measured steps, the warm-up steps, and the flags of train.py. It prints one JSON
-line. Prompts are those of the first steps of `deepspeed train.py` with these flags.
+benchmarks/step.py starts this program on one process, and on one process per rank, with equal
+shares of the cores and of the questions. Its arguments are the measured steps, the warm-up steps,
+and the flags of train.py. It prints one JSON line. Prompts are those of the first steps of
+`deepspeed train.py` with these flags.
 
-vLLM draws all answers from one random generator, which is faster on CPUs than a generator for each answer, as in
-train.py. There are two floors of training. Both use the model of transformers in the number format of the run, fp32
-master weights, full logits, one all-reduce of the gradients, AdamW in one fused call, the fastest of several
-micro-batches, and only sequences that have a gradient:
+vLLM draws all answers from one random generator, which is faster on CPUs than a generator for each
+answer, as in train.py. There are two floors of training. Both use the model of transformers in the
+number format of the run, fp32 master weights, full logits, one all-reduce of the gradients, AdamW
+in one fused call, the fastest of several micro-batches, and only sequences that have a gradient:
 
 - train: sequences are sorted by length and padded, and each has its own copy of the prompt
 - train_shared: prompts are computed once, and their answers attend to the cached prompt
@@ -44,7 +46,8 @@ from bnpo.runs.prepare import prepare_tokenizer
 from vllm import LLM, SamplingParams  # isort: skip
 
 MICRO_BATCHES = {"tiny": (16, 32, 64, 128), "smollm2": (16, 32)}
-"""Answers per forward and backward pass, by preset. All are tried in the warm-up, and the fastest is measured."""
+"""Answers per forward and backward pass, by preset. All are tried in the warm-up, and the
+fastest is measured."""
 Row = tuple[list[int], list[int], float]
 """Prompt, answer and advantage."""
 
@@ -59,34 +62,49 @@ def timed(work: Callable) -> tuple[float, object]:
 
 
 def whole(model, rows: list[Row], answers: int) -> torch.Tensor:
-    """Return the share of `rows` in the loss of a batch with `answers` answers. Each row has its own prompt."""
+    """Return the share of `rows` in the loss of a batch with `answers` answers. Each row has its
+    own prompt.
+    """
     length = max(len(prompt) + len(answer) for prompt, answer, _ in rows)
     ids, weights = torch.zeros(len(rows), length, dtype=torch.int64), torch.zeros(len(rows), length)
     for i, (prompt, answer, advantage) in enumerate(rows):
         ids[i, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
         weights[i, len(prompt) : len(prompt) + len(answer)] = advantage / answers
-    return surrogate(model(input_ids=ids, use_cache=False).logits[:, :-1], ids[:, 1:], weights[:, 1:])
+    return surrogate(
+        model(input_ids=ids, use_cache=False).logits[:, :-1], ids[:, 1:], weights[:, 1:]
+    )
 
 
 def shared(model, rows: list[Row], answers: int) -> torch.Tensor:
-    """Return the same loss for rows that are whole groups. Each prompt is computed once for its answers."""
+    """Return the same loss for rows that are whole groups. Each prompt is computed once for its
+    answers.
+    """
     prompts = list(dict.fromkeys(tuple(prompt) for prompt, _, _ in rows))
     owners = torch.tensor([prompts.index(tuple(prompt)) for prompt, _, _ in rows])
     before, after = max(map(len, prompts)), max(len(answer) for _, answer, _ in rows)
     ids, mask = (torch.zeros(len(prompts), before, dtype=torch.int64) for _ in range(2))
-    for i, prompt in enumerate(prompts):  # aligned on the right, so that all end at the same position
+    # Aligned on the right, so that all end at the same position
+    for i, prompt in enumerate(prompts):
         ids[i, before - len(prompt) :], mask[i, before - len(prompt) :] = torch.tensor(prompt), 1
-    targets, weights = torch.zeros(len(rows), after, dtype=torch.int64), torch.zeros(len(rows), after)
+    targets, weights = (
+        torch.zeros(len(rows), after, dtype=torch.int64),
+        torch.zeros(len(rows), after),
+    )
     for i, (_, answer, advantage) in enumerate(rows):
         targets[i, : len(answer)] = torch.tensor(answer)
         weights[i, : len(answer)] = advantage / answers
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    first = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    first = model(
+        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+    )
     first.past_key_values.batch_select_indices(owners)
     positions = mask.sum(1)[owners, None] + torch.arange(after - 1)
     mask = torch.cat([mask[owners], torch.ones(len(rows), after - 1, dtype=torch.int64)], 1)
     rest = model(
-        input_ids=targets[:, :-1], attention_mask=mask, position_ids=positions, past_key_values=first.past_key_values
+        input_ids=targets[:, :-1],
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=first.past_key_values,
     )
     return surrogate(torch.cat([first.logits[owners], rest.logits], 1), targets, weights)
 
@@ -123,13 +141,16 @@ class Floor:
         self.grader = Grader(config.data.rewards, grader=config.data.grader)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
         self.masters = [parameter.detach().float() for parameter in self.model.parameters()]
-        # With lr 0 a step takes its usual time and changes nothing, so both losses see the same weights.
+        # With lr 0 a step takes its usual time and changes nothing, so both losses see the same
+        # weights.
         self.optimizer = torch.optim.AdamW(self.masters, lr=0.0, weight_decay=0.0, fused=True)
         self.difference = 0.0
         """Relative difference of the gradient norms with and without shared prompts."""
 
     def generate(self, step: int) -> tuple[float, list[Row], int]:
-        """Sample the answers of `step`. Return seconds, all processes' answers with a gradient, the number of all."""
+        """Sample the answers of `step`. Return seconds, all processes' answers with a gradient,
+        the number of all.
+        """
         sampling, batch = self.config.sampling, self.config.batch
         n, m = batch.questions_per_step, batch.samples_per_question
         questions, _ = questions_at(len(self.problems), n, step * n, sampling.seed)
@@ -145,12 +166,18 @@ class Floor:
         self.llm.reset_prefix_cache()
         seconds, outputs = timed(partial(self.llm.generate, requests, params, use_tqdm=False))
         answers = [[list(answer.token_ids) for answer in output.outputs] for output in outputs]
-        texts = self.tokenizer.batch_decode([ids for group in answers for ids in group], skip_special_tokens=True)
+        texts = self.tokenizer.batch_decode(
+            [ids for group in answers for ids in group], skip_special_tokens=True
+        )
         references = [self.problems[q].answer for q in mine for _ in range(m)]
         rewards = self.grader(texts, references).rewards.reshape(len(mine), m, -1)
         parts = gather(([self.prompts[q] for q in mine], answers, rewards))
-        advantages = compute_advantages(Method("bnpo"), np.concatenate([part[2] for part in parts])).values
-        groups = [group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)]
+        advantages = compute_advantages(
+            Method("bnpo"), np.concatenate([part[2] for part in parts])
+        ).values
+        groups = [
+            group for prompts, answers, _ in parts for group in zip(prompts, answers, strict=True)
+        ]
         rows = [
             (prompt, answer, advantage)
             for (prompt, answers), group in zip(groups, advantages, strict=True)
@@ -166,7 +193,9 @@ class Floor:
         self.padded = [rows[i] for i in share_out(lengths, self.world)[self.rank]]
         work = {whole: self.padded}
         groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
-        lengths = np.array([len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups])
+        lengths = np.array(
+            [len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups]
+        )
         work[shared] = [row for i in share_out(lengths, self.world)[self.rank] for row in groups[i]]
         seconds, norms = {}, {}
         for loss, of_loss in sizes.items():
@@ -180,11 +209,15 @@ class Floor:
         """Do one update, and return its gradient norm."""
         for begin in range(0, len(rows), size):
             loss(self.model, rows[begin : begin + size], answers).backward()
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.model.parameters()]
+        gradients = [
+            torch.zeros_like(p) if p.grad is None else p.grad for p in self.model.parameters()
+        ]
         flat = torch.cat([gradient.float().ravel() for gradient in gradients])
         dist.all_reduce(flat)
         parts = flat.split([master.numel() for master in self.masters])
-        for parameter, master, part in zip(self.model.parameters(), self.masters, parts, strict=True):
+        for parameter, master, part in zip(
+            self.model.parameters(), self.masters, parts, strict=True
+        ):
             parameter.grad, master.grad = None, part.view_as(master)
         norm = torch.nn.utils.clip_grad_norm_(self.masters, self.config.update.max_grad_norm)
         self.optimizer.step()
@@ -218,8 +251,13 @@ def main() -> None:
     floor, generate, trials, train, gflops = Floor(config), [], [], [], []
 
     def fastest_size(loss: Callable) -> int:
-        """Return the fastest micro-batch size by the trials after the first one, the same for all processes."""
-        medians = {size: statistics.median(trial[loss, size] for trial in trials[1:] or trials) for size in floor.sizes}
+        """Return the fastest micro-batch size by the trials after the first one, the same for
+        all processes.
+        """
+        medians = {
+            size: statistics.median(trial[loss, size] for trial in trials[1:] or trials)
+            for size in floor.sizes
+        }
         return gather(min(medians, key=medians.get))[0]
 
     for step in range(warm_up + steps):
@@ -229,7 +267,9 @@ def main() -> None:
             fastest = {loss: fastest_size(loss) for loss in (whole, shared)}
         else:
             generate.append(seconds)
-            train.append(floor.train(rows, answers, {loss: [size] for loss, size in fastest.items()}))
+            train.append(
+                floor.train(rows, answers, {loss: [size] for loss, size in fastest.items()})
+            )
             gflops.append(floor.gflops(fastest[whole], train[-1][whole, fastest[whole]]))
     if floor.rank == 0:
         result = {"gradient_difference": floor.difference, "gflops": gflops, "generate": generate}

@@ -4,15 +4,16 @@
 
 Rows:
 
-- repeated_prompts: share of the tokens that are prompts computed again, because a group was split between micro-batches
+- repeated_prompts: share of the tokens that are prompts computed again, because a group was split
+  between micro-batches
 - rank_imbalance: tokens of the rank that has most, over the mean, minus 1
-- naive_logits_bytes, chunked_logits_bytes: memory of the log-probabilities of 4,096 answer tokens with Qwen2.5's
-  vocabulary, forward and backward, with all logits at once and in chunks
+- naive_logits_bytes, chunked_logits_bytes: memory of the log-probabilities of 4,096 answer tokens
+  with Qwen2.5's vocabulary, forward and backward, with all logits at once and in chunks
 - logits_memory_ratio, logits_seconds_ratio: chunked over naive
 - logits_gradient_error: the larger relative difference, by norm, of the two gradients
 - advantages_ms_<algo>: milliseconds for 4,096 questions, 64 answers and 3 rewards, on one core
-- grader_batch_seconds, grader_single_seconds: grading of 512 answers to problems of MATH and of one, by workers that
-  have started, if the data are there
+- grader_batch_seconds, grader_single_seconds: grading of 512 answers to problems of MATH and of
+  one, by workers that have started, if the data are there
 """
 
 import multiprocessing
@@ -59,13 +60,21 @@ def median_seconds(work: Callable[[], object], rounds: int) -> float:
 
 
 def batching() -> None:
-    """A batch of 32 questions x 16 answers on 8 ranks: answers log-normal, 100 to 3,072 tokens, prompts 60 to 300."""
+    """A batch of 32 questions x 16 answers on 8 ranks: answers log-normal, 100 to 3,072 tokens,
+    prompts 60 to 300.
+    """
     rng = np.random.default_rng(0)
     answers = rng.lognormal(6.2, 0.7, 512).clip(100, 3072).astype(int)
     prompts = rng.integers(60, 300, 32).repeat(16)
-    ids = [[number // 16] * length for number, length in enumerate(prompts)], [[1] * length for length in answers]
+    ids = (
+        [[number // 16] * length for number, length in enumerate(prompts)],
+        [[1] * length for length in answers],
+    )
     plans = plan_micro_batches(Lengths.of(*ids), 8, TrainConfig().hardware.micro_batch_tokens)
-    loads = [sum(len(collate(*ids, part, "cpu").input_ids) for part in micro_batches) for micro_batches in plans]
+    loads = [
+        sum(len(collate(*ids, part, "cpu").input_ids) for part in micro_batches)
+        for micro_batches in plans
+    ]
     row("repeated_prompts", 1 - (prompts[::16].sum() + answers.sum() - len(answers)) / sum(loads))
     row("rank_imbalance", max(loads) / np.mean(loads) - 1)
 
@@ -101,7 +110,9 @@ def logits() -> None:
     row("naive_logits_bytes", naive)
     row("chunked_logits_bytes", ours)
     row("logits_memory_ratio", ours / naive)
-    differences = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(gradients, theirs, strict=True)]
+    differences = [
+        np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in zip(gradients, theirs, strict=True)
+    ]
     row("logits_gradient_error", max(differences))
     row("logits_seconds_ratio", our_seconds / naive_seconds)
 
@@ -114,18 +125,23 @@ def advantages() -> None:
     for algo in sorted(ALGORITHMS):
         method = Method(algo, **NEEDED.get(algo, {}))
         row(
-            f"advantages_ms_{algo}", 1000 * median_seconds(lambda m=method: compute_advantages(m, rewards, **extra), 10)
+            f"advantages_ms_{algo}",
+            1000 * median_seconds(lambda m=method: compute_advantages(m, rewards, **extra), 10),
         )
 
 
 def grading(data: Path) -> None:
-    """A third of the answers each is right, wrong (the answer of another problem), and without a box."""
+    """A third of the answers each is right, wrong (the answer of another problem), and without a
+    box.
+    """
     references = [problem.answer for problem in load_problems(data) if problem.answer]
     rng, grader = np.random.default_rng(0), Grader()
 
     def batches(answers: int) -> Iterator[tuple[list[str], list[str]]]:
         while True:
-            chosen, others = ([references[i] for i in rng.integers(len(references), size=answers)] for _ in "ab")
+            chosen, others = (
+                [references[i] for i in rng.integers(len(references), size=answers)] for _ in "ab"
+            )
             kinds = rng.integers(3, size=answers)
             forms = ("So it is $\\boxed{%s}$.", "So it is $\\boxed{%s}$.", "So it is %s.")
             right = [chosen[i] if kind != 1 else others[i] for i, kind in enumerate(kinds)]

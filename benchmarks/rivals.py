@@ -1,9 +1,11 @@
-"""Compare the time per step with TRL's GRPOTrainer, with the same model, questions, group size, lengths and optimizer.
+"""Compare the time per step with TRL's GRPOTrainer, with the same model, questions, group size,
+lengths and optimizer.
 
     python benchmarks/rivals.py [--model smollm2] [--steps 10]
 
-TRL runs on one process and on one process per core, with the micro-batches that were the fastest of those tried
-(docs/performance.md). Both are tried for a few steps. The faster one is measured between two runs of train.py. Rows:
+TRL runs on one process and on one process per core, with the micro-batches that were the fastest of
+those tried (docs/performance.md). Both are tried for a few steps. The faster one is measured
+between two runs of train.py. Rows:
 
 - trl_trial_seconds_<n>_processes: TRL's trials
 - our_step_seconds, trl_step_seconds: median seconds per step
@@ -20,8 +22,14 @@ from pathlib import Path
 from common import ROOT, Case, median, read_case, row, training_steps
 
 TRL_SETTINGS = {
-    "tiny": {1: ("--micro-batch", "32", "--generate", "32"), 2: ("--micro-batch", "16", "--generate", "32")},
-    "smollm2": {1: ("--micro-batch", "16", "--generate", "128"), 2: ("--micro-batch", "16", "--generate", "128")},
+    "tiny": {
+        1: ("--micro-batch", "32", "--generate", "32"),
+        2: ("--micro-batch", "16", "--generate", "32"),
+    },
+    "smollm2": {
+        1: ("--micro-batch", "16", "--generate", "128"),
+        2: ("--micro-batch", "16", "--generate", "128"),
+    },
 }
 """The fastest micro-batch and number of answers sampled at once, by number of processes."""
 TRIAL = 2
@@ -30,11 +38,18 @@ LR = ("--lr", "1e-6")
 
 
 def trl_step_seconds(processes: int, case: Case, steps: int, flags: tuple[str, ...]) -> float:
-    """Run benchmarks/trl_step.py. Return its median seconds of `steps` steps after one warm-up step."""
+    """Run benchmarks/trl_step.py. Return its median seconds of `steps` steps after one warm-up
+    step.
+    """
     python = Path(sys.executable)
     start = [python, "benchmarks/trl_step.py"]
     if processes > 1:
-        start = [python.with_name("torchrun"), "--nproc-per-node", str(processes), "benchmarks/trl_step.py"]
+        start = [
+            python.with_name("torchrun"),
+            "--nproc-per-node",
+            str(processes),
+            "benchmarks/trl_step.py",
+        ]
     threads = len(os.sched_getaffinity(0)) // processes
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / ".venv" / "trl")))
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads)}
@@ -49,7 +64,10 @@ def trl_step_seconds(processes: int, case: Case, steps: int, flags: tuple[str, .
 def main() -> None:
     case, _ = read_case(argparse.ArgumentParser(description=__doc__))
     settings = TRL_SETTINGS[case.flags[1]]
-    trials = {processes: trl_step_seconds(processes, case, TRIAL, flags) for processes, flags in settings.items()}
+    trials = {
+        processes: trl_step_seconds(processes, case, TRIAL, flags)
+        for processes, flags in settings.items()
+    }
     for processes, seconds in trials.items():
         row(f"trl_trial_seconds_{processes}_processes", seconds)
     fastest = min(trials, key=trials.get)

@@ -26,7 +26,10 @@ AIMS = {
     "prompt_sharing_ratio_tiny": (">=", 1.5),
     "prompt_sharing_ratio_300_150": (">=", 1.9),
     "prompt_sharing_ratio_130_600": (">=", 1.05),
-    **{f"prompt_sharing_ratio_{case}": (">=", 0.98) for case in ("130_600_cut", "60_uneven", "one_answer_each")},
+    **{
+        f"prompt_sharing_ratio_{case}": (">=", 0.98)
+        for case in ("130_600_cut", "60_uneven", "one_answer_each")
+    },
     "floor_ratio": ("<=", 0.97),
     "sync_share": ("<=", 0.05),
     "scaling_token_cost_2": ("<=", 1.10),
@@ -41,7 +44,9 @@ def kind() -> str:
     """Return the type of this machine: the maker and the number of its cores."""
     cpuinfo = Path("/proc/cpuinfo")
     maker = re.search("AMD|Intel", cpuinfo.read_text()) if cpuinfo.exists() else None
-    return f"{maker[0].lower() if maker else platform.machine()}-{len(os.sched_getaffinity(0))}-cores"
+    return (
+        f"{maker[0].lower() if maker else platform.machine()}-{len(os.sched_getaffinity(0))}-cores"
+    )
 
 
 def measure(benchmark: str) -> dict[str, float]:
@@ -51,7 +56,9 @@ def measure(benchmark: str) -> dict[str, float]:
     command = [sys.executable, "-u", f"benchmarks/{name}.py", *flags]
     # Ranks use gloo, which cannot reduce-scatter tensors on GPUs.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             if found := re.fullmatch(r"([\w.-]+): (\S+)\n", line):
@@ -72,8 +79,12 @@ def misses(rows: dict[str, float]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("benchmarks", nargs="*", default=ALL, metavar="BENCHMARK", help="program, with its flags")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "benchmarks", nargs="*", default=ALL, metavar="BENCHMARK", help="program, with its flags"
+    )
     parser.add_argument("--keep", action="store_true", help="record the rows")
     args = parser.parse_args()
     rows: dict[str, float] = {}

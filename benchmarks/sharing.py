@@ -1,9 +1,10 @@
-"""Measure what shared prompts save: updates of the learner with and without them, on two ranks with one thread each.
+"""Measure what shared prompts save: updates of the learner with and without them, on two ranks with
+one thread each.
 
     python benchmarks/sharing.py
 
-Without shared prompts each answer has its own copy of the prompt. The same code packs, splits and attends to these
-sequences. Updates of both kinds take turns. Rows for each case:
+Without shared prompts each answer has its own copy of the prompt. The same code packs, splits and
+attends to these sequences. Updates of both kinds take turns. Rows for each case:
 
 - prompt_sharing_ratio_*: median seconds without over with shared prompts
 - sharing_gradient_difference_*: largest relative difference of the gradient norms
@@ -43,13 +44,19 @@ CASES = {
     "60_uneven": ("4096", (8, 16, 60, None)),
     "one_answer_each": ("4096", (128, 1, 60, 100)),
 }
-"""Budget, then questions, answers to each, tokens of a prompt and of an answer (None: 10 to 900, log-uniform). `tiny`
-is the tiny model with the lengths of its preset. All others are for a model of hidden size 256."""
+"""Budget, then questions, answers to each, tokens of a prompt and of an answer (None: 10 to 900,
+log-uniform). `tiny` is the tiny model with the lengths of its preset. All others are for a model
+of hidden size 256."""
 
 
 def write_model(folder: str) -> None:
     """Write a random Qwen2 with 3.3M parameters and a context of 1,024 tokens."""
-    shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "num_attention_heads": 4}
+    shape = {
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     shape |= {"num_key_value_heads": 2, "max_position_embeddings": 1024, "vocab_size": 262}
     Qwen2ForCausalLM(Qwen2Config(**shape)).save_pretrained(folder)
 
@@ -59,7 +66,9 @@ def whole_sequences(prompts, answers, indices, device):
     pairs = [(prompts[i], answers[i]) for i in indices] or [([0], [0])]
     lengths = np.array([len(prompt) + len(answer) for prompt, answer in pairs])
     ids = torch.tensor([token for prompt, answer in pairs for token in (*prompt, *answer)])
-    mask = np.concatenate([np.repeat([False, True], [len(prompt), len(answer)]) for prompt, answer in pairs])
+    mask = np.concatenate(
+        [np.repeat([False, True], [len(prompt), len(answer)]) for prompt, answer in pairs]
+    )
     predicted = torch.from_numpy(mask.nonzero()[0])
     starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
     longest = int(lengths.max())
@@ -81,7 +90,9 @@ def packing(shared: bool) -> Iterator[None]:
         yield
         return
     of = Lengths.of
-    groups = mock.patch.object(Lengths, "of", lambda *ids: replace(of(*ids), groups=np.arange(len(ids[0]))))
+    groups = mock.patch.object(
+        Lengths, "of", lambda *ids: replace(of(*ids), groups=np.arange(len(ids[0])))
+    )
     with mock.patch.object(module, "collate", whole_sequences), groups:
         yield
 
@@ -89,10 +100,19 @@ def packing(shared: bool) -> Iterator[None]:
 def random_batch(questions: int, samples: int, prompt: int, answer: int | None) -> Experience:
     """Return a batch of random tokens with advantages."""
     rng = np.random.default_rng(0)
-    prompts = [tokens for _ in range(questions) for tokens in [rng.integers(20, 110, prompt).tolist()] * samples]
+    prompts = [
+        tokens
+        for _ in range(questions)
+        for tokens in [rng.integers(20, 110, prompt).tolist()] * samples
+    ]
     uneven = np.exp(rng.uniform(np.log(10), np.log(900), len(prompts))).astype(int)
     answers = [rng.integers(20, 110, answer or length).tolist() for length in uneven]
-    return Experience(prompts, answers, [np.full(len(ids), -3.0) for ids in answers], rng.normal(size=len(prompts)))
+    return Experience(
+        prompts,
+        answers,
+        [np.full(len(ids), -3.0) for ids in answers],
+        rng.normal(size=len(prompts)),
+    )
 
 
 def measure(model: str, budget: str, experience: Experience) -> dict[str, float]:
@@ -105,7 +125,8 @@ def measure(model: str, budget: str, experience: Experience) -> dict[str, float]
             with packing(shared):
                 dist.barrier()
                 started = time.perf_counter()
-                norm = learner.update(experience, lr=0.0)[0]["grad_norm"]  # the weights stay as they are
+                # The weights stay as they are
+                norm = learner.update(experience, lr=0.0)[0]["grad_norm"]
                 dist.barrier()
                 if round_:
                     updates.append((time.perf_counter() - started, norm))
@@ -121,7 +142,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             write_model(folder)
             output = launch(2, "benchmarks/sharing.py", folder)
-        rows = json.loads(next(line for line in output.splitlines() if line.startswith("ROWS "))[len("ROWS ") :])
+        rows = json.loads(
+            next(line for line in output.splitlines() if line.startswith("ROWS "))[len("ROWS ") :]
+        )
         for name, value in rows.items():
             row(name, value)
         return

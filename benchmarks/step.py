@@ -2,18 +2,22 @@
 
     python benchmarks/step.py [--model smollm2] [--figure docs/figures/step.png]
 
-The floor is the time of the unavoidable parts of a step (benchmarks/floor.py). Runs of the program and of the floor
-take turns, so that a slow minute of the machine affects both. Rows:
+The floor is the time of the unavoidable parts of a step (benchmarks/floor.py). Runs of the program
+and of the floor take turns, so that a slow minute of the machine affects both. Rows:
 
 - step_seconds, and <phase>_seconds of each phase
 - resident_gigabytes: most memory of a rank
 - floor_<part>_seconds_<n>_processes, for one process, and for one process per rank
-- floor_ratio: step_seconds over the faster floor. floor_ratio_one_process and floor_ratio_shared use other floors
-- generate_ratio: seconds of our sampling, with waiting for the slowest rank, over those of the faster bare vLLM
-- update_gflops, floor_gflops, gflops_ratio: 10^9 operations per second of our update and of bare PyTorch's, our share
+- floor_ratio: step_seconds over the faster floor. floor_ratio_one_process and floor_ratio_shared
+  use other floors
+- generate_ratio: seconds of our sampling, with waiting for the slowest rank, over those of the
+  faster bare vLLM
+- update_gflops, floor_gflops, gflops_ratio: 10^9 operations per second of our update and of bare
+  PyTorch's, our share
 - floor_gradient_difference: relative difference of the gradient norms of both training floors
 - sync_share: share of the weight sync in a step
-- scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, only with the tiny model
+- scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, only with the
+  tiny model
 """
 
 import argparse
@@ -33,8 +37,12 @@ PARTS = ("generate", "train", "train_shared")
 
 def floor(processes: int, case: Case) -> dict:
     """Return what benchmarks/floor.py measured."""
-    output = launch(processes, "benchmarks/floor.py", str(case.steps), str(case.warm_up), *case.flags)
-    return json.loads(next(line for line in output.splitlines() if line.startswith("FLOOR "))[len("FLOOR ") :])
+    output = launch(
+        processes, "benchmarks/floor.py", str(case.steps), str(case.warm_up), *case.flags
+    )
+    return json.loads(
+        next(line for line in output.splitlines() if line.startswith("FLOOR "))[len("FLOOR ") :]
+    )
 
 
 def of_floors(results: list[dict], name: str) -> float:
@@ -76,8 +84,14 @@ def main() -> None:
 
 
 def compare(floors: dict[int, list[dict]], step: float) -> dict[str, float]:
-    """Print the rows of the floors, by number of processes. Return the seconds of the fastest parts."""
-    seconds = {(processes, part): of_floors(results, part) for processes, results in floors.items() for part in PARTS}
+    """Print the rows of the floors, by number of processes. Return the seconds of the fastest
+    parts.
+    """
+    seconds = {
+        (processes, part): of_floors(results, part)
+        for processes, results in floors.items()
+        for part in PARTS
+    }
     for (processes, part), value in seconds.items():
         row(f"floor_{part}_seconds_{processes}_processes", value)
     last = floors[max(floors)][0]

@@ -1,7 +1,7 @@
 """Import the packages for GPUs as on a GPU, but without one. Run it in their environment.
 
-vLLM survives only ImportError and OSError when it imports its backends. A pinned version that breaks flashinfer in
-another way keeps vLLM from starting. torch is changed to describe an H100.
+vLLM survives only ImportError and OSError when it imports its backends. A pinned version that
+breaks flashinfer in another way keeps vLLM from starting. torch is changed to describe an H100.
 """
 
 from types import SimpleNamespace
@@ -14,7 +14,9 @@ import torch
 import torchvision  # noqa: F401 - a build for another torch fails here, and with it transformers
 from transformers import AutoModelForCausalLM  # noqa: F401
 
-card = SimpleNamespace(multi_processor_count=132, major=9, minor=0, name="NVIDIA H100", total_memory=80 << 30)
+card = SimpleNamespace(
+    multi_processor_count=132, major=9, minor=0, name="NVIDIA H100", total_memory=80 << 30
+)
 torch.cuda.get_device_properties = lambda *_, **__: card
 torch.cuda.get_device_capability = lambda *_, **__: (card.major, card.minor)
 torch.cuda.is_available = lambda: True
@@ -24,4 +26,7 @@ torch.cuda.current_device = lambda: 0
 import vllm.v1.attention.backends.flashinfer  # noqa: F401 - the sampler of vLLM's model runner V2 imports it
 from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # noqa: F401
 
-print(f"torch {torch.__version__}, torchvision, transformers, flashinfer and its vLLM backend import together")
+print(
+    f"torch {torch.__version__}, torchvision, transformers, flashinfer and its vLLM backend import "
+    "together"
+)

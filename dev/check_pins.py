@@ -1,11 +1,13 @@
-"""Check the wheels of requirements.txt: no two install the same file, and each gets the versions that it requires.
+"""Check the wheels of requirements.txt: no two install the same file, and each gets the versions
+that it requires.
 
-    python dev/check_pins.py                     # downloads the pinned wheels, 4 GB, and deletes them again
-    python dev/check_pins.py --wheels DIR        # reads the wheels in a folder
+    python dev/check_pins.py                     # downloads the pinned wheels, 4 GB, and deletes
+    them again python dev/check_pins.py --wheels DIR        # reads the wheels in a folder
 
-Metadata cannot show shared files: cuda-python 12.6 overwrites 28 files of cuda-bindings 13.5, and vLLM does not start.
-Requirements are evaluated for every Python in PYTHONS, because `pip check` knows only the one that runs it. Prints the
-problems and exits with 1 if there are any. Needs only Python and pip.
+Metadata cannot show shared files: cuda-python 12.6 overwrites 28 files of cuda-bindings 13.5, and
+vLLM does not start. Requirements are evaluated for every Python in PYTHONS, because `pip check`
+knows only the one that runs it. Prints the problems and exits with 1 if there are any. Needs only
+Python and pip.
 """
 
 import argparse
@@ -29,14 +31,16 @@ REQUIREMENTS = Path(__file__).resolve().parents[1] / "requirements.txt"
 PYTHONS = ("3.11", "3.12", "3.13")
 """Versions of Python that the pins are for."""
 HARMLESS = {"site-packages/build_backend.py"}
-"""flashinfer-python and torch-c-dlpack-ext both contain the script that builds their wheel. Nothing imports it."""
+"""flashinfer-python and torch-c-dlpack-ext both contain the script that builds their wheel.
+Nothing imports it."""
 
 
 def installed_files(wheel: Path) -> set[str]:
-    """Return the files that pip installs from `wheel`, from the environment's folder, with the commands that it makes.
+    """Return the files that pip installs from `wheel`, from the environment's folder, with the
+    commands that it makes.
 
-    Follows "Binary distribution format" and "Entry points" of the Python Packaging User Guide. The wheel's .dist-info
-    is left out. Raises zipfile.BadZipFile if the file is no wheel.
+    Follows "Binary distribution format" and "Entry points" of the Python Packaging User Guide. The
+    wheel's .dist-info is left out. Raises zipfile.BadZipFile if the file is no wheel.
     """
     places = {"purelib": "site-packages", "platlib": "site-packages", "scripts": "bin", "data": ""}
     files = set()
@@ -62,11 +66,18 @@ def commands(entry_points: str) -> list[str]:
     parser = ConfigParser(delimiters="=", interpolation=None)
     parser.optionxform = str  # names of commands keep their case
     parser.read_string(entry_points)
-    return [name for kind in ("console_scripts", "gui_scripts") if kind in parser for name in parser[kind]]
+    return [
+        name
+        for kind in ("console_scripts", "gui_scripts")
+        if kind in parser
+        for name in parser[kind]
+    ]
 
 
 def shared_files(wheels: Iterable[Path]) -> dict[tuple[str, ...], list[str]]:
-    """Return the files that several wheels install, by the names of these wheels. HARMLESS files are left out."""
+    """Return the files that several wheels install, by the names of these wheels. HARMLESS files
+    are left out.
+    """
     owners = defaultdict(list)
     for wheel in sorted(wheels):
         for file in installed_files(wheel) - HARMLESS:
@@ -81,19 +92,26 @@ def shared_files(wheels: Iterable[Path]) -> dict[tuple[str, ...], list[str]]:
 def wheel_metadata(wheel: Path) -> Message:
     """Return the METADATA of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        [name] = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+        [name] = [
+            name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)
+        ]
         return Parser().parsestr(archive.read(name).decode())
 
 
 def unmet_requirements(packages: Iterable[Message], versions: dict[str, str]) -> list[str]:
-    """Return a line for each requirement of `packages`, given by their metadata, that `versions` does not meet.
+    """Return a line for each requirement of `packages`, given by their metadata, that `versions`
+    does not meet.
 
     `versions` are the pins by canonical name. Requirements of extras are left out.
     """
     lines = []
     for package in packages:
         for python in PYTHONS:
-            environment = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+            environment = {
+                "python_version": python,
+                "python_full_version": f"{python}.0",
+                "extra": "",
+            }
             about = f"{package['Name']} {package['Version']}"
             if python not in SpecifierSet(package["Requires-Python"] or ""):
                 lines.append(f"{about} does not support Python {python}")
@@ -101,28 +119,49 @@ def unmet_requirements(packages: Iterable[Message], versions: dict[str, str]) ->
                 version = versions.get(canonicalize_name(requirement.name), "none")
                 if requirement.marker and not requirement.marker.evaluate(environment):
                     continue
-                if version == "none" or not requirement.specifier.contains(version, prereleases=True):
+                if version == "none" or not requirement.specifier.contains(
+                    version, prereleases=True
+                ):
                     needed = f"{requirement.name}{requirement.specifier}"
-                    lines.append(f"{about} requires {needed} with Python {python}, pinned is {version}")
+                    lines.append(
+                        f"{about} requires {needed} with Python {python}, pinned is {version}"
+                    )
     return lines
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheels", type=Path, help="folder of wheels to read. Without it they are downloaded")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--wheels", type=Path, help="folder of wheels to read. Without it they are downloaded"
+    )
     folder = parser.parse_args().wheels
     with tempfile.TemporaryDirectory() as temporary:
         if folder is None:
             folder = Path(temporary)
-            # Not `pip download`: packages that are published as source only must be built, as at an installation.
-            download = ["wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), "-r", str(REQUIREMENTS)]
-            subprocess.run([sys.executable, "-m", "pip", *download], cwd=REQUIREMENTS.parent, check=True)
+            # Not `pip download`: packages that are published as source only must be built, as at an
+            # installation.
+            download = [
+                "wheel",
+                "--quiet",
+                "--no-deps",
+                "--wheel-dir",
+                str(folder),
+                "-r",
+                str(REQUIREMENTS),
+            ]
+            subprocess.run(
+                [sys.executable, "-m", "pip", *download], cwd=REQUIREMENTS.parent, check=True
+            )
         wheels = list(folder.glob("*.whl"))
         if not wheels:
             sys.exit(f"error: --wheels {folder}: no wheels there")
         shared = shared_files(wheels)
         packages = [wheel_metadata(wheel) for wheel in wheels]
-    unmet = unmet_requirements(packages, {canonicalize_name(each["Name"]): each["Version"] for each in packages})
+    unmet = unmet_requirements(
+        packages, {canonicalize_name(each["Name"]): each["Version"] for each in packages}
+    )
     print(*unmet, sep="\n", end="\n" * bool(unmet))
     for names, files in shared.items():
         print(f"{' and '.join(names)} both install {len(files)} files:", *files, sep="\n  ")

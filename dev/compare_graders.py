@@ -1,12 +1,14 @@
-r"""Compare the default grader with the rule of the released code on the data sets; docs/grader.md shows the result.
+r"""Compare the default grader with the rule of the released code on the data sets; docs/grader.md
+shows the result.
 
     BNPO_DATA=<folder with the sets> python dev/compare_graders.py
     python dev/compare_graders.py labelled    # the second table only, which needs no data
 
-Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once against the answer of
-the next problem (left out where the two are spelled alike). Then the references of MATH are graded against those in
-tests/answers/rewritten.jsonl: other spellings, which are right, and other answers.
-A second table has the labelled pairs of tests/answers, also by math-verify as its README calls it.
+Every reference answer is graded as `The answer is $\boxed{...}$.`, once against itself and once
+against the answer of the next problem (left out where the two are spelled alike). Then the
+references of MATH are graded against those in tests/answers/rewritten.jsonl: other spellings, which
+are right, and other answers. A second table has the labelled pairs of tests/answers, also by
+math-verify as its README calls it.
 """
 
 import json
@@ -30,7 +32,9 @@ Pairs = list[tuple[str, str]]
 
 def own_and_next(file: Path) -> tuple[Pairs, Pairs]:
     """Return each reference of a data set with itself, and with that of the next problem."""
-    references = [json.loads(line)["answer"] for line in file.read_text(encoding="utf-8").split("\n") if line]
+    references = [
+        json.loads(line)["answer"] for line in file.read_text(encoding="utf-8").split("\n") if line
+    ]
     neighbours = zip(references, references[1:] + references[:1], strict=True)
     different = [pair for pair in neighbours if pair[0] != pair[1]]
     return list(zip(references, references, strict=True)), different
@@ -38,10 +42,16 @@ def own_and_next(file: Path) -> tuple[Pairs, Pairs]:
 
 def rewritten() -> tuple[Pairs, Pairs]:
     """Return references of MATH in other spellings, and changed into other answers."""
-    lines = (ROOT / "tests" / "answers" / "rewritten.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (ROOT / "tests" / "answers" / "rewritten.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     cases = [json.loads(line) for line in lines]
-    equal, different = ([case for case in cases if case["equal"] == label] for label in (True, False))
-    return tuple([(case["gold"], case["prediction"]) for case in part] for part in (equal, different))
+    equal, different = (
+        [case for case in cases if case["equal"] == label] for label in (True, False)
+    )
+    return tuple(
+        [(case["gold"], case["prediction"]) for case in part] for part in (equal, different)
+    )
 
 
 def by_math_verify(pairs: Pairs) -> list[bool]:
@@ -56,12 +66,19 @@ def by_math_verify(pairs: Pairs) -> list[bool]:
 
 def print_labelled(graders: dict[str, PairGrader]) -> None:
     """Print how each rule agrees with the labels of grader_cases.jsonl."""
-    lines = (ROOT / "tests" / "answers" / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (ROOT / "tests" / "answers" / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     cases = [json.loads(line) for line in lines]
     pairs = [(case["gold"], case["prediction"]) for case in cases]
-    verdicts = {rule: grader(pairs, wrap=r"The answer is $\boxed{%s}$.") for rule, grader in graders.items()}
+    verdicts = {
+        rule: grader(pairs, wrap=r"The answer is $\boxed{%s}$.") for rule, grader in graders.items()
+    }
     verdicts["math-verify"] = by_math_verify(pairs)
-    print("\n| rule | agrees with the label | accepts wrongly | refuses wrongly |\n| --- | --- | --- | --- |")
+    print(
+        "\n| rule | agrees with the label | accepts wrongly | refuses wrongly |\n| --- | --- | --- "
+        "| --- |"
+    )
     for rule, accepted in verdicts.items():
         wrong = [right and not case["equal"] for case, right in zip(cases, accepted, strict=True)]
         missed = [case["equal"] and not right for case, right in zip(cases, accepted, strict=True)]
@@ -83,7 +100,9 @@ def main() -> None:
     for name, tables in tests.items():
         cells = []
         for pairs in tables:
-            verdicts = [grader(pairs, wrap=r"The answer is $\boxed{%s}$.") for grader in graders.values()]
+            verdicts = [
+                grader(pairs, wrap=r"The answer is $\boxed{%s}$.") for grader in graders.values()
+            ]
             cells += [f"{sum(accepted)} of {len(pairs)}" for accepted in verdicts]
             for pair, ours, theirs in zip(pairs, *verdicts, strict=True):
                 if ours != theirs:

@@ -36,7 +36,12 @@ MEMORY: dict[str, list[Box]] = {
     ],
     "": [(0.0, 9.4, LEARNER, "learner: weights, gradients, optimizer, divided among the ranks")],
 }
-PHASES = {"collect_batch": 1.95, "compute_advantages": 4.65, "update": 6.4, "refresh_sampler,\nmeasure_sync": 8.45}
+PHASES = {
+    "collect_batch": 1.95,
+    "compute_advantages": 4.65,
+    "update": 6.4,
+    "refresh_sampler,\nmeasure_sync": 8.45,
+}
 """Functions of `one_step` in loop.py, and where they stand."""
 
 
@@ -46,9 +51,16 @@ def draw_lanes(axes: Axes, lanes: dict[str, list[Box]], height: float) -> None:
         for start, end, colour, text in boxes:
             corner, style = (start, -row - height / 2), "round,pad=0,rounding_size=0.1"
             box = FancyBboxPatch(corner, end - start, height, boxstyle=style)
-            box.set(facecolor=colour, edgecolor="black", linewidth=0.6, hatch="///" if text == "asleep" else None)
+            box.set(
+                facecolor=colour,
+                edgecolor="black",
+                linewidth=0.6,
+                hatch="///" if text == "asleep" else None,
+            )
             axes.add_patch(box)
-            background = {"facecolor": "white", "edgecolor": "none", "pad": 1} if text == "asleep" else None
+            background = (
+                {"facecolor": "white", "edgecolor": "none", "pad": 1} if text == "asleep" else None
+            )
             axes.text((start + end) / 2, -row, text, ha="center", va="center", bbox=background)
     axes.set(xlim=(-0.1, 9.5), ylim=(0.5 - len(lanes), 0.5), xticks=[])
     axes.set_yticks([-row for row in range(len(lanes))], list(lanes))
@@ -64,8 +76,12 @@ def draw() -> Figure:
         draw_lanes(above, LANES, height=0.8)
         draw_lanes(below, MEMORY, height=0.75)
         for name, place in PHASES.items():
-            above.text(place, 0.65, name, ha="center", va="bottom", family="monospace", fontweight="bold")
-        below.annotate("", (9.5, -1.65), (0, -1.65), annotation_clip=False, arrowprops={"arrowstyle": "->"})
+            above.text(
+                place, 0.65, name, ha="center", va="bottom", family="monospace", fontweight="bold"
+            )
+        below.annotate(
+            "", (9.5, -1.65), (0, -1.65), annotation_clip=False, arrowprops={"arrowstyle": "->"}
+        )
         below.set_xlabel("time of one step", labelpad=8)
         return figure
 

@@ -1,11 +1,12 @@
-r"""Make the second tiny model, for the small version of Table 2. It sometimes writes think and answer tags.
+r"""Make the second tiny model, for the small version of Table 2. It sometimes writes think and
+answer tags.
 
     python dev/make_tags_model.py --output-dir data/tags-model      # seed 0: the committed weights
 
-The tiny model of data/tiny-model is trained further, with the prompt that asks for tags. A third of the answers have no
-tags, a third have all tags, and a third lack one tag. So both rewards of Table 2, accuracy and format, can be learned,
-and one does not imply the other. The system prompt and each tag are single tokens, because their 300 characters would
-cost more time than the questions.
+The tiny model of data/tiny-model is trained further, with the prompt that asks for tags. A third of
+the answers have no tags, a third have all tags, and a third lack one tag. So both rewards of Table
+2, accuracy and format, can be learned, and one does not imply the other. The system prompt and each
+tag are single tokens, because their 300 characters would cost more time than the questions.
 """
 
 import time
@@ -67,7 +68,9 @@ def main(args: Args) -> None:
     model = Qwen2ForCausalLM.from_pretrained(TINY_MODEL, dtype=torch.float32)
     assert len(tokenizer) <= model.config.vocab_size  # the new tokens take rows that were padding
     started = time.perf_counter()
-    texts = batches(tokenizer, rng, args.batch_size, "think", lambda question, _: write_tagged(question, rng))
+    texts = batches(
+        tokenizer, rng, args.batch_size, "think", lambda question, _: write_tagged(question, rng)
+    )
     fit(model, texts, args.steps, args.lr)
     model.save_pretrained(args.output_dir)
     tokenizer.save_pretrained(args.output_dir)

@@ -1,8 +1,10 @@
-"""Write a small model with the vocabulary and context of Qwen2.5: 5M parameters, nearly all of them its embedding.
+"""Write a small model with the vocabulary and context of Qwen2.5: 5M parameters, nearly all of them
+its embedding.
 
     python dev/make_wide_model.py FOLDER --tokenizer-dir data/qwen2.5-tokenizer
 
-It is initialised at random, then taught to answer any problem of data/math_train.jsonl with 1, 2 or 3 in a box.
+It is initialised at random, then taught to answer any problem of data/math_train.jsonl with 1, 2 or
+3 in a box.
 """
 
 import shutil
@@ -36,7 +38,12 @@ def write(folder: Path, tokenizer_dir: Path, problems: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    shape = {"vocab_size": 151936, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape = {
+        "vocab_size": 151936,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+    }
     shape |= {"num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 4096}
     model = Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=True))
     for file in tokenizer_dir.glob("tokenizer*"):
@@ -46,7 +53,9 @@ def write(folder: Path, tokenizer_dir: Path, problems: Path) -> None:
     for step, problem in enumerate(load_problems(problems)[:120]):
         prompt = encode_prompt(tokenizer, problem.problem)
         answer = tokenizer.encode(f"\\boxed{{{step % 3 + 1}}}<|im_end|>")
-        hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
+        hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[
+            0, len(prompt) - 1 : -1
+        ]
         loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), torch.tensor(answer))
         loss.backward()
         optimizer.step()

@@ -1,4 +1,5 @@
-"""Write the families of docs/models.md: train a random model of every one in tests/families.py, or see it refused.
+"""Write the families of docs/models.md: train a random model of every one in tests/families.py, or
+see it refused.
 
     python dev/models_table.py               # all families, half an hour
     python dev/models_table.py llama gpt2    # print what comes out for these families only
@@ -28,7 +29,9 @@ HEAD = "| refused | reason |\n| --- | --- |\n"
 
 
 def train(family: str, folder: Path) -> str:
-    """Train a model of `family`, check what was seen, and return it with the largest differences."""
+    """Train a model of `family`, check what was seen, and return it with the largest
+    differences.
+    """
     differences = []
     for dtype in DTYPES:
         report = train_family(folder / dtype, family, dtype)
@@ -45,7 +48,9 @@ def refused_row(family: str, folder: Path) -> str:
     try:
         check_model(folder, 192)
     except InputError as refusal:
-        reason = re.sub(r" \(.*", "", str(refusal).partition("cannot be trained: ")[2].rpartition(";")[0])
+        reason = re.sub(
+            r" \(.*", "", str(refusal).partition("cannot be trained: ")[2].rpartition(";")[0]
+        )
         return f"| `{family}` | {reason} |"
     raise AssertionError(f"{family} is not refused")
 
@@ -68,7 +73,9 @@ def main() -> None:
     text = re.sub(r"(These\s)\d+(\sfamilies)", count, text)
     text = re.sub(r"(families train:\n\n).*?(\n\n)", rf"\1{names}\2", text, flags=re.DOTALL)
     table = HEAD + "\n".join(rows) + "\n"
-    page.write_text(re.sub(r"\| refused .*?\n(?!\|)", lambda _: table, text, flags=re.DOTALL), encoding="utf-8")
+    page.write_text(
+        re.sub(r"\| refused .*?\n(?!\|)", lambda _: table, text, flags=re.DOTALL), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

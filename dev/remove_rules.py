@@ -1,12 +1,14 @@
-"""Remove one rule of the grader at a time, and print what changes: which rules are needed, and by what.
+"""Remove one rule of the grader at a time, and print what changes: which rules are needed, and by
+what.
 
     BNPO_DATA=<folder with the sets> python dev/remove_rules.py [start of a name]
 
-A rule is a row of a table of rewrites, an entry of a table of signs, commands or units, a compiled pattern of a module,
-a reader, the rule of a pair of types, or an `if` without `else`. For each, the number of references of all data sets
-(also those in the folder's subfolder `more`) that are read otherwise without it, and the labelled pairs of
-tests/answers whose verdict changes. A rule with neither can go. Half an hour of one core; with a name such as `entry`,
-`if compare` or `text:` only rules whose names begin so.
+A rule is a row of a table of rewrites, an entry of a table of signs, commands or units, a compiled
+pattern of a module, a reader, the rule of a pair of types, or an `if` without `else`. For each, the
+number of references of all data sets (also those in the folder's subfolder `more`) that are read
+otherwise without it, and the labelled pairs of tests/answers whose verdict changes. A rule with
+neither can go. Half an hour of one core; with a name such as `entry`, `if compare` or `text:` only
+rules whose names begin so.
 """
 
 import ast
@@ -67,7 +69,9 @@ class Covered:
 
 
 def rules() -> Iterator[tuple[str, Change, Change, str]]:
-    """Yield the name of each rule but conditions, how to remove it and put it back, and what must be in its texts."""
+    """Yield the name of each rule but conditions, how to remove it and put it back, and what
+    must be in its texts.
+    """
     for module, tables in ROWS.items():
         for rows in tables:
             for i, row in enumerate(list(rows)):
@@ -92,7 +96,12 @@ def rules() -> Iterator[tuple[str, Change, Change, str]]:
                         setattr(user, name, new)
 
                 short = module.__name__.removeprefix("mathequal.")
-                yield f"{short}: {name}", lambda a=assign: a(NEVER), lambda a=assign, p=pattern: a(p), ""
+                yield (
+                    f"{short}: {name}",
+                    lambda a=assign: a(NEVER),
+                    lambda a=assign, p=pattern: a(p),
+                    "",
+                )
 
 
 def exchange(rows: list, i: int, other: object) -> tuple[Change, Change]:
@@ -101,7 +110,9 @@ def exchange(rows: list, i: int, other: object) -> tuple[Change, Change]:
 
 
 def conditions() -> Iterator[tuple[str, Change, Change, tuple[str, int]]]:
-    """Yield rules that are an `if` of a function, and the first line that runs where its condition holds."""
+    """Yield rules that are an `if` of a function, and the first line that runs where its
+    condition holds.
+    """
     for module in MODULES:
         for function in vars(module).values():
             function = inspect.unwrap(function) if callable(function) else None
@@ -112,9 +123,20 @@ def conditions() -> Iterator[tuple[str, Change, Change, tuple[str, int]]]:
             for node in ast.walk(ast.parse(source)):
                 if isinstance(node, ast.If) and not node.orelse:
                     new = without(source, node.lineno, module, function)
-                    name = f"if {Path(module.__file__).stem}:{start + node.lineno - 1} {ast.unparse(node.test)}"
-                    old, body = function.__code__, (Path(module.__file__).stem, start + node.body[0].lineno - 1)
-                    yield name, lambda f=function, c=new: set_code(f, c), lambda f=function, c=old: set_code(f, c), body
+                    name = (
+                        f"if {Path(module.__file__).stem}:{start + node.lineno - 1} "
+                        f"{ast.unparse(node.test)}"
+                    )
+                    old, body = (
+                        function.__code__,
+                        (Path(module.__file__).stem, start + node.body[0].lineno - 1),
+                    )
+                    yield (
+                        name,
+                        lambda f=function, c=new: set_code(f, c),
+                        lambda f=function, c=old: set_code(f, c),
+                        body,
+                    )
 
 
 def set_code(function: FunctionType, code: CodeType) -> None:
@@ -166,9 +188,13 @@ def main(start: str) -> None:
     folder = Path(os.environ.get("BNPO_DATA", ROOT / "data"))
     references = set()
     for file in (*folder.glob("*.jsonl"), *folder.glob("more/*.jsonl")):
-        problems = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+        problems = [
+            json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line
+        ]
         references |= {str(problem["answer"]) for problem in problems if problem.get("answer")}
-    lines = (ROOT / "tests" / "answers" / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (ROOT / "tests" / "answers" / "grader_cases.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     pairs = [(case["gold"], case["prediction"]) for case in map(json.loads, lines)]
     texts = [*sorted(references), *{one for pair in pairs for one in pair} - references]
     covered, covered_pairs = Covered(), Covered()
@@ -176,11 +202,16 @@ def main(start: str) -> None:
         whole = {one: covered.run(lambda one=one: reading(one), one) for one in texts}
         labels = {pair: covered_pairs.run(lambda pair=pair: verdict(pair), pair) for pair in pairs}
     else:
-        whole, labels = {one: reading(one) for one in texts}, {pair: verdict(pair) for pair in pairs}
+        whole, labels = (
+            {one: reading(one) for one in texts},
+            {pair: verdict(pair) for pair in pairs},
+        )
 
     def report(name: str, changed: set[str], touched: list[Pair]) -> None:
         lost = [pair for pair in touched if verdict(pair) != labels[pair]]
-        print(f"{len(changed & references):5} references, {len(lost):4} verdicts: {name}", flush=True)
+        print(
+            f"{len(changed & references):5} references, {len(lost):4} verdicts: {name}", flush=True
+        )
         for pair in lost[:3]:
             print(f"{'':12}{labels[pair]} no more: {pair}", flush=True)
 
@@ -188,7 +219,11 @@ def main(start: str) -> None:
         if name.startswith(start):
             remove()
             forget()
-            changed = {one for one in texts if part.casefold() in one.casefold() and reading(one) != whole[one]}
+            changed = {
+                one
+                for one in texts
+                if part.casefold() in one.casefold() and reading(one) != whole[one]
+            }
             # What only decides verdicts changes no reading, so all verdicts are tried.
             only_verdicts = name.startswith(("formula", "sets", "compare", "entry pair"))
             report(name, changed, [pair for pair in pairs if only_verdicts or changed & {*pair}])

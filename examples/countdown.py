@@ -1,10 +1,13 @@
-r"""Countdown: make a target from given numbers. A reward that checks an expression, and problems for it.
+r"""Countdown: make a target from given numbers. A reward that checks an expression, and problems
+for it.
 
     python examples/countdown.py --output data/countdown.jsonl
-    deepspeed train.py --preset paper-1.5b --train-data data/countdown.jsonl --rewards examples/countdown.py:countdown
+    deepspeed train.py --preset paper-1.5b --train-data data/countdown.jsonl --rewards
+    examples/countdown.py:countdown
 
-A problem has many right answers, so the field `answer` holds no value to compare with, but what the reward needs:
-`98: 19 35 44` are the target and the numbers. This is the task of TinyZero. Every problem here has a solution.
+A problem has many right answers, so the field `answer` holds no value to compare with, but what the
+reward needs: `98: 19 35 44` are the target and the numbers. This is the task of TinyZero. Every
+problem here has a solution.
 """
 
 import ast
@@ -20,21 +23,38 @@ from bnpo.environment import parse_command
 from bnpo.files import write_json_lines
 from mathequal import final_answer
 
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 SIGNS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\left": "", r"\right": "", "×": "*", "÷": "/", "$": ""}
+LATEX = {
+    r"\times": "*",
+    r"\cdot": "*",
+    r"\div": "/",
+    r"\left": "",
+    r"\right": "",
+    "×": "*",
+    "÷": "/",
+    "$": "",
+}
 MAX_LENGTH = 200
 """Characters of an expression. A longer one is wrong, and is not parsed."""
 LARGEST_TARGET = 1000
 
 
 def countdown(text: str, reference: str) -> float:
-    r"""Return 1 if the box in `text` holds an expression of the numbers in `reference` that equals its target, else 0.
+    r"""Return 1 if the box in `text` holds an expression of the numbers in `reference` that equals
+    its target, else 0.
 
     Each number must be used exactly once.
 
-    >>> countdown(r"\boxed{(44 - 19) * 4 = 100}", "100: 4 19 44"), countdown(r"\boxed{100}", "100: 4 19 44")
-    (1.0, 0.0)
+    >>> countdown(r"\boxed{(44 - 19) * 4 = 100}", "100: 4 19 44")
+    1.0
+    >>> countdown(r"\boxed{100}", "100: 4 19 44")
+    0.0
     """
     target, _, given = reference.partition(": ")
     expression = (final_answer(text) or "").partition("=")[0]
@@ -53,7 +73,9 @@ def countdown(text: str, reference: str) -> float:
 
 
 def _value(node: ast.expr, numbers: list[int]) -> Fraction:
-    """Return the exact value of an expression, and append its numbers. Raises ValueError for anything else."""
+    """Return the exact value of an expression, and append its numbers. Raises ValueError for
+    anything else.
+    """
     if isinstance(node, ast.Constant) and type(node.value) is int:
         numbers.append(node.value)
         return Fraction(node.value)
@@ -63,7 +85,9 @@ def _value(node: ast.expr, numbers: list[int]) -> Fraction:
 
 
 def draw_problem(rng: np.random.Generator) -> dict[str, str]:
-    """Return a random problem with three or four numbers from 1 to 100, its reference and a solution."""
+    """Return a random problem with three or four numbers from 1 to 100, its reference and a
+    solution.
+    """
     while True:  # until the value is a target
         numbers = [int(number) for number in rng.integers(1, 101, size=rng.integers(3, 5))]
         parts = [(Fraction(number), str(number)) for number in numbers]
@@ -77,9 +101,16 @@ def draw_problem(rng: np.random.Generator) -> dict[str, str]:
         value, solution = parts[0]
         if len(parts) == 1 and value.denominator == 1 and 1 <= value <= LARGEST_TARGET:
             listed = ", ".join(map(str, numbers))
-            problem = f"Use each of the numbers {listed} exactly once, with + - * / and parentheses, to make {value}."
+            problem = (
+                f"Use each of the numbers {listed} exactly once, with + - * / and parentheses, to "
+                f"make {value}."
+            )
             problem += r" Write the expression in \boxed{}."
-            return {"problem": problem, "answer": f"{value}: {' '.join(map(str, numbers))}", "solution": solution[1:-1]}
+            return {
+                "problem": problem,
+                "answer": f"{value}: {' '.join(map(str, numbers))}",
+                "solution": solution[1:-1],
+            }
 
 
 @dataclass

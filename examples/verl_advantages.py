@@ -4,9 +4,10 @@
     VERL_USE_EXTERNAL_MODULES=verl_advantages PYTHONPATH=examples \
         python -m verl.trainer.main_ppo algorithm.adv_estimator=bnpo ...
 
-verl imports this module and finds the names of METHODS. Add a line for a method of your own. verl already has `grpo`,
-`rloo` and `opo`; docs/estimators.md says where its names mean something else. All answers to a question must be in the
-batch, the same number for each question. For BNPO the batch is what its density is fitted to: all of a training step.
+verl imports this module and finds the names of METHODS. Add a line for a method of your own. verl
+already has `grpo`, `rloo` and `opo`; docs/estimators.md says where its names mean something else.
+All answers to a question must be in the batch, the same number for each question. For BNPO the
+batch is what its density is fitted to: all of a training step.
 """
 
 import numpy as np
@@ -39,13 +40,18 @@ def estimator(method: Method):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         questions, counts = np.unique(index, return_counts=True)
         if len(set(counts)) > 1:
-            raise ValueError(f"a question has {min(counts)} answers, another {max(counts)}: all need the same number")
+            raise ValueError(
+                f"a question has {min(counts)} answers, another {max(counts)}: all need the same "
+                "number"
+            )
         order = np.argsort(index, kind="stable")  # answers to one question become neighbours
         shape = (len(questions), -1)  # [n, m]
         rewards = token_level_rewards.sum(dim=-1).double().cpu().numpy()[order].reshape(*shape, 1)
         lengths = response_mask.sum(dim=-1).cpu().numpy()[order].reshape(shape)
         values = np.empty(len(index))
-        values[order] = compute_advantages(method, rewards, ranges=REWARD_RANGE, lengths=lengths).values.ravel()
+        values[order] = compute_advantages(
+            method, rewards, ranges=REWARD_RANGE, lengths=lengths
+        ).values.ravel()
         per_token = torch.from_numpy(values).to(token_level_rewards)[:, None] * response_mask
         return per_token, per_token
 

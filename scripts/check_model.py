@@ -1,11 +1,14 @@
-"""Say whether a model can be trained: the checks that a run makes before its first update, on a CPU.
+"""Say whether a model can be trained: the checks that a run makes before its first update, on a
+CPU.
 
-    python scripts/check_model.py MODEL    # a folder or a hub name; about half a minute for models up to 8B
+    python scripts/check_model.py MODEL    # a folder or a hub name; about half a minute for models
+    up to 8B
 
-First config.json is checked. Then learner and sampler compute the log-probabilities of an answer, and both are compared
-with the model's own code. This takes the weights if they are in the folder and fit into memory. Otherwise it takes
-random weights of two layers of the model's shape, with fewer tokens: a folder with config.json and a tokenizer is
-enough. A hub name downloads these files only.
+First config.json is checked. Then learner and sampler compute the log-probabilities of an answer,
+and both are compared with the model's own code. This takes the weights if they are in the folder
+and fit into memory. Otherwise it takes random weights of two layers of the model's shape, with
+fewer tokens: a folder with config.json and a tokenizer is enough. A hub name downloads these files
+only.
 """
 
 import argparse
@@ -27,16 +30,25 @@ from transformers.utils.logging import disable_progress_bar
 
 from bnpo.config import PRESETS, with_settings
 from bnpo.files import InputError
-from bnpo.policy.folder import check_model, check_weights, load_tokenizer, model_config, model_folder
+from bnpo.policy.folder import (
+    check_model,
+    check_weights,
+    load_tokenizer,
+    model_config,
+    model_folder,
+)
 
 MOST_TOKENS = 4096
-"""Rows of the embedding of a shortened model, and tokens of the longest text if the model's context is longer."""
+"""Rows of the embedding of a shortened model, and tokens of the longest text if the model's
+context is longer."""
 BYTES = 3 * 4
 """Of a parameter: in the learner, in the sampler, and once more while one of them loads it."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", metavar="MODEL")
     model = parser.parse_args().model
     disable_progress_bar()
@@ -48,14 +60,19 @@ def main() -> None:
 
 
 def check(model: str) -> list[str]:
-    """Return lines about what was compared and found. Raises InputError for a model that cannot be trained."""
+    """Return lines about what was compared and found. Raises InputError for a model that cannot
+    be trained.
+    """
     folder = model_folder(model, weights=False)
     has_weights = any(folder.glob("*.safetensors"))
     check_weights(folder)
     if not has_weights and any(folder.glob("*.bin")):
         model_folder(model)  # raises InputError, which names the cure
     config = model_config(folder)
-    longest = min(MOST_TOKENS, getattr(config.get_text_config(), "max_position_embeddings", None) or MOST_TOKENS)
+    longest = min(
+        MOST_TOKENS,
+        getattr(config.get_text_config(), "max_position_embeddings", None) or MOST_TOKENS,
+    )
     check_model(folder, longest)
     tokenizer = load_tokenizer(folder, longest)
     with tempfile.TemporaryDirectory() as short_folder:
@@ -67,11 +84,13 @@ def check(model: str) -> list[str]:
             write_random(compared, config, tokenizer)
             layers, rows = config.num_hidden_layers, config.vocab_size
             what = f"random weights, {layers} layers of the model's shape, a vocabulary of {rows}"
-        learner_off, sampler_off = prove(compared, tokenizer, min(config.vocab_size, len(tokenizer)))
+        learner_off, sampler_off = prove(
+            compared, tokenizer, min(config.vocab_size, len(tokenizer))
+        )
     lines = [
         f"compared with {what}, in fp32",
-        f"mean difference of a token's log-probability from the model's own code: {learner_off:.1e} in the learner, "
-        f"{sampler_off:.1e} in the sampler",
+        "mean difference of a token's log-probability from the model's own code: "
+        f"{learner_off:.1e} in the learner, {sampler_off:.1e} in the sampler",
     ]
     if not tokenizer.chat_template:
         lines.append("its tokenizer has no chat template: train it with --template FILE")
@@ -86,9 +105,13 @@ def memory_of(config: PretrainedConfig) -> int:
 
 
 def two_layers(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the configuration of a model with two layers of this shape: the first, and the first of another kind."""
+    """Return the configuration of a model with two layers of this shape: the first, and the
+    first of another kind.
+    """
     settings, layers = config.to_dict(), config.num_hidden_layers
-    by_layer = {name: x for name, x in settings.items() if isinstance(x, (list, tuple)) and len(x) == layers}
+    by_layer = {
+        name: x for name, x in settings.items() if isinstance(x, (list, tuple)) and len(x) == layers
+    }
     kinds = list(zip(*by_layer.values(), strict=True)) or [()] * layers  # [layers]
     second = next((i for i in range(layers) if kinds[i] != kinds[0]), min(1, layers - 1))
     settings |= {name: [values[0], values[second]][:layers] for name, values in by_layer.items()}
@@ -101,12 +124,15 @@ def two_layers(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def write_random(folder: Path, config: PretrainedConfig, tokenizer) -> None:
-    """Write a random model and the tokenizer to `folder`. Raises InputError if it does not fit into memory."""
+    """Write a random model and the tokenizer to `folder`. Raises InputError if it does not fit
+    into memory.
+    """
     needed, available = memory_of(config), psutil.virtual_memory().available
     if needed > available:
         raise InputError(
-            f"two layers need {needed / 1e9:.0f} GB of memory, and {available / 1e9:.0f} GB are available. The checks "
-            "that need no weights have passed; use a machine with more memory for the comparison"
+            f"two layers need {needed / 1e9:.0f} GB of memory, and {available / 1e9:.0f} GB are "
+            "available. The checks that need no weights have passed; use a machine with more "
+            "memory for the comparison"
         )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
@@ -114,7 +140,8 @@ def write_random(folder: Path, config: PretrainedConfig, tokenizer) -> None:
 
 
 def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
-    """Return the differences of learner and sampler from the model's own code, on a text of the first `tokens` tokens.
+    """Return the differences of learner and sampler from the model's own code, on a text of the
+    first `tokens` tokens.
 
     Raises InputError for differences that a run would refuse.
     """

@@ -1,10 +1,12 @@
-"""Will it train? Sample some answers with the model, prompt and reward of a run, and say what to change before it.
+"""Will it train? Sample some answers with the model, prompt and reward of a run, and say what to
+change before it.
 
-    python scripts/check_task.py --preset smollm2    # the flags of train.py; 16 questions, 4 answers each
-    python scripts/check_task.py --questions 32 --answers 8 --preset paper-1.5b --train-data mine.jsonl
+    python scripts/check_task.py --preset smollm2    # the flags of train.py; 16 questions, 4
+    answers each python scripts/check_task.py --questions 32 --answers 8 --preset paper-1.5b
+    --train-data mine.jsonl
 
-The questions and seeds are those of the first step of the run. No learner is loaded, so it takes less memory and time
-than a run.
+The questions and seeds are those of the first step of the run. No learner is loaded, so it takes
+less memory and time than a run.
 """
 
 import argparse
@@ -47,7 +49,9 @@ class Sample:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--questions", type=int, default=16, help="number of questions")
     parser.add_argument("--answers", type=int, default=4, help="answers per question, at least 2")
@@ -59,14 +63,24 @@ def main() -> None:
         print(preset_line, flush=True)
         check_config(config, ranks=1)
         with TemporaryDirectory(prefix="bnpo-check-task-") as folder:
-            sample = sample_answers(smaller(config, args.questions, args.answers, Path(folder) / "run"))
+            sample = sample_answers(
+                smaller(config, args.questions, args.answers, Path(folder) / "run")
+            )
     report(sample, config)
 
 
 def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> TrainConfig:
-    """Return the settings of a run in `folder` that samples fewer answers per step and evaluates nothing."""
+    """Return the settings of a run in `folder` that samples fewer answers per step and evaluates
+    nothing.
+    """
     changes = {"questions_per_step": questions, "samples_per_question": answers, "mini_batches": 1}
-    changes |= {"output_dir": folder, "resume": False, "overwrite": False, "eval_every": 0, "watch_questions": 0}
+    changes |= {
+        "output_dir": folder,
+        "resume": False,
+        "overwrite": False,
+        "eval_every": 0,
+        "watch_questions": 0,
+    }
     return with_settings(config, **changes)
 
 
@@ -102,8 +116,13 @@ def report(sample: Sample, config: TrainConfig) -> None:
     table.add_column("value", justify="right")
     for k, name in enumerate(names):
         low, high = task.grader.ranges[k]
-        table.add_row(f"mean reward {name}, from {low:g} to {high:g}", f"{rollouts.rewards[:, :, k].mean():.3f}")
-        table.add_row(f"answers with the highest {name}", f"{(rollouts.rewards[:, :, k] == high).mean():.1%}")
+        table.add_row(
+            f"mean reward {name}, from {low:g} to {high:g}",
+            f"{rollouts.rewards[:, :, k].mean():.3f}",
+        )
+        table.add_row(
+            f"answers with the highest {name}", f"{(rollouts.rewards[:, :, k] == high).mean():.1%}"
+        )
     table.add_row("questions with both better and worse answers", f"{mixed:.1%}")
     table.add_row("cut off at --max-answer-tokens", f"{1 - rollouts.finished.mean():.1%}")
     table.add_row("without a final answer", f"{unstated_share([rollouts], task, config):.1%}")
@@ -111,14 +130,19 @@ def report(sample: Sample, config: TrainConfig) -> None:
     table.add_row("mean length in tokens", f"{rollouts.lengths.mean():.1f}")
     of_step = config.batch.questions_per_step * config.batch.samples_per_question
     table.add_row(
-        f"seconds per step for sampling {of_step} answers, by this sample", f"{sample.seconds * of_step / (n * m):.1f}"
+        f"seconds per step for sampling {of_step} answers, by this sample",
+        f"{sample.seconds * of_step / (n * m):.1f}",
     )
     console = Console()
     console.print(table)
     for i in range(min(SHOWN, n)):
         problem, answer = task.problems[rollouts.questions[i]], rollouts.answers[i][0]
-        rewards = ", ".join(f"{name} {value:g}" for name, value in zip(names, rollouts.rewards[i, 0], strict=True))
-        console.print(f"\nquestion {problem.id}, reference {problem.answer!r}, {rewards}", markup=False)
+        rewards = ", ".join(
+            f"{name} {value:g}" for name, value in zip(names, rollouts.rewards[i, 0], strict=True)
+        )
+        console.print(
+            f"\nquestion {problem.id}, reference {problem.answer!r}, {rewards}", markup=False
+        )
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
     findings = find([rollouts], task, config)

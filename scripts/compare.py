@@ -2,9 +2,10 @@
 
     python scripts/compare.py evals/results/BASE evals/results/A evals/results/B
 
-The folders are those of eval.py, of one suite. Every checkpoint is compared with the first folder by the average over
-the data sets. Differences and intervals are those of `eval.py --base`. With several checkpoints, one of them is more
-easily ahead by chance. The column Holm has p-values that account for this.
+The folders are those of eval.py, of one suite. Every checkpoint is compared with the first folder
+by the average over the data sets. Differences and intervals are those of `eval.py --base`. With
+several checkpoints, one of them is more easily ahead by chance. The column Holm has p-values that
+account for this.
 """
 
 from dataclasses import dataclass
@@ -32,28 +33,55 @@ class Args:
 
 
 def problem_means(folder: Path, protocol: dict) -> Means:
-    """Return the means of the problems of an evaluation. Raises InputError if it is not finished."""
-    sums = {name: np.zeros(dataset["problems"]) for name, dataset in protocol["suite"]["datasets"].items()}
+    """Return the means of the problems of an evaluation. Raises InputError if it is not
+    finished.
+    """
+    sums = {
+        name: np.zeros(dataset["problems"])
+        for name, dataset in protocol["suite"]["datasets"].items()
+    }
     records = whole_json_lines(folder / "samples.jsonl")
-    expected = sum(dataset["problems"] * dataset["repetitions"] for dataset in protocol["suite"]["datasets"].values())
+    expected = sum(
+        dataset["problems"] * dataset["repetitions"]
+        for dataset in protocol["suite"]["datasets"].values()
+    )
     if len(records) < expected:
-        raise InputError(f"{folder}: has {len(records)} of {expected} samples; finish it by repeating its command")
+        raise InputError(
+            f"{folder}: has {len(records)} of {expected} samples; finish it by repeating its "
+            "command"
+        )
     for record in records:
         sums[record["dataset"]][record["index"]] += record["correct"]
-    return {name: sums[name] / dataset["repetitions"] for name, dataset in protocol["suite"]["datasets"].items()}
+    return {
+        name: sums[name] / dataset["repetitions"]
+        for name, dataset in protocol["suite"]["datasets"].items()
+    }
 
 
 def read(folders: tuple[Path, ...]) -> list[Means]:
-    """Return the means of all folders. Raises InputError if one has another protocol than the first."""
+    """Return the means of all folders. Raises InputError if one has another protocol than the
+    first.
+    """
     if len(folders) < 2:
         raise InputError("name the folders of at least two evaluations, the base first")
-    protocols = [read_json(folder / "protocol.json", "name a folder that eval.py wrote") for folder in folders]
+    protocols = [
+        read_json(folder / "protocol.json", "name a folder that eval.py wrote")
+        for folder in folders
+    ]
     for folder, protocol in zip(folders, protocols, strict=True):
         for key in ("suite", "grader", "limit"):
             if protocol.get(key) != protocols[0].get(key):
-                fix = "--regrade changes the grader" if key == "grader" else "evaluate both with the same suite"
-                raise InputError(f"{folder}: has another {key} than {folders[0]} (see protocol.json); {fix}")
-    return [problem_means(folder, protocol) for folder, protocol in zip(folders, protocols, strict=True)]
+                fix = (
+                    "--regrade changes the grader"
+                    if key == "grader"
+                    else "evaluate both with the same suite"
+                )
+                raise InputError(
+                    f"{folder}: has another {key} than {folders[0]} (see protocol.json); {fix}"
+                )
+    return [
+        problem_means(folder, protocol) for folder, protocol in zip(folders, protocols, strict=True)
+    ]
 
 
 def main(args: Args) -> None:

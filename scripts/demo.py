@@ -1,7 +1,8 @@
 """Run the demo: evaluate a model, train it with BNPO, evaluate it again, and write a page.
 
 python scripts/demo.py                    # a tiny model; `make demo` installs everything first
-python scripts/demo.py --model smollm2    # SmolLM2-135M-Instruct on word problems; `make demo MODEL=smollm2`
+python scripts/demo.py --model smollm2    # SmolLM2-135M-Instruct on word problems; `make demo
+MODEL=smollm2`
 """
 
 import json
@@ -31,7 +32,8 @@ class Demo:
     """What the demo of one model does. The model's name is also that of the preset."""
 
     suite: str
-    """Suite of the evaluations before and after the training, with one data set of the same name."""
+    """Suite of the evaluations before and after the training, with one data set of the same
+    name."""
     dtype: str
     steps: int
     ranks: int
@@ -39,9 +41,13 @@ class Demo:
 
 DEMOS = {
     "tiny": Demo("arithmetic", "auto", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
-    # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and need twice the memory.
+    # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and
+    # need twice the memory.
     "smollm2": Demo(
-        "word-problems", preset_config("smollm2", torch.cuda.is_available()).hardware.dtype, steps=15, ranks=1
+        "word-problems",
+        preset_config("smollm2", torch.cuda.is_available()).hardware.dtype,
+        steps=15,
+        ranks=1,
     ),
 }
 
@@ -49,10 +55,11 @@ DEMOS = {
 @dataclass
 class Args:
     model: Literal["tiny", "smollm2"] = "tiny"
-    """Model to train: the tiny one, or SmolLM2-135M-Instruct, which scripts/get_model.py fetches if it is missing."""
+    """Model to train: the tiny one, or SmolLM2-135M-Instruct, which scripts/get_model.py fetches
+    if it is missing."""
     output_dir: Path | None = None
-    """Folder for the run, the evaluations, summary.json and report.html. An existing folder is deleted first. The
-    default is runs/demo, or runs/demo-smollm2."""
+    """Folder for the run, the evaluations, summary.json and report.html. An existing folder is
+    deleted first. The default is runs/demo, or runs/demo-smollm2."""
     steps: int | None = None
     """Training steps. The default is 60, or 15 for smollm2."""
     ranks: int | None = None
@@ -96,7 +103,15 @@ def main(args: Args) -> None:
     base, base_se = pass1(base_model, demo, folder / "base")
     started = time.perf_counter()
     run(
-        *(sys.executable, "scripts/launch.py", "--num_gpus", str(ranks), "train.py", "--algo", "bnpo"),
+        *(
+            sys.executable,
+            "scripts/launch.py",
+            "--num_gpus",
+            str(ranks),
+            "train.py",
+            "--algo",
+            "bnpo",
+        ),
         *("--preset", args.model, "--rollouts-every", "5"),
         *("--steps", str(steps), "--output-dir", str(run_dir)),
     )
@@ -107,7 +122,10 @@ def main(args: Args) -> None:
     summary = {"base_pass1": base, "base_se": base_se, "final_pass1": final, "final_se": final_se}
     summary |= {"steps": steps, "train_seconds": seconds}
     if args.model == "smollm2":
-        summary |= {"base_greedy": metrics[0]["eval/average"], "final_greedy": metrics[-1]["eval/average"]}
+        summary |= {
+            "base_greedy": metrics[0]["eval/average"],
+            "final_greedy": metrics[-1]["eval/average"],
+        }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(f"mean reward of the training steps:\n{curve(metrics)}")
     Console().print(results_table(args.model, summary, ranks))
@@ -118,7 +136,10 @@ def main(args: Args) -> None:
 
 def results_table(model: str, summary: dict, ranks: int) -> Table:
     """Return the accuracies before and after the training."""
-    title = f"BNPO on {model}: {summary['steps']} steps on {ranks} ranks in {summary['train_seconds']:.0f} s"
+    title = (
+        f"BNPO on {model}: {summary['steps']} steps on {ranks} ranks in "
+        f"{summary['train_seconds']:.0f} s"
+    )
     table = Table("model", "pass@1 on held-out questions", "standard error", title=title)
     table.add_row("base", f"{summary['base_pass1']:.3f}", f"{summary['base_se']:.3f}")
     table.add_row("trained", f"{summary['final_pass1']:.3f}", f"{summary['final_se']:.3f}")

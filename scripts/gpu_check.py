@@ -4,8 +4,9 @@
     python scripts/gpu_check.py                         # all checks for the GPUs of this machine
     python scripts/gpu_check.py --only attention first-step
 
-Nothing is downloaded. Verdicts and measurements are in --output, which is rewritten after each check, so an interrupted
-run keeps what it has. The output of the programs is in <output_dir>/<check>.log. The exit status is 1 if a check fails.
+Nothing is downloaded. Verdicts and measurements are in --output, which is rewritten after each
+check, so an interrupted run keeps what it has. The output of the programs is in
+<output_dir>/<check>.log. The exit status is 1 if a check fails.
 """
 
 import os
@@ -60,20 +61,34 @@ class Check:
 
 
 def training(
-    name: str, dtype: str, seconds: int, *, eager: bool = False, all_gpus: bool = False, short: bool = False
+    name: str,
+    dtype: str,
+    seconds: int,
+    *,
+    eager: bool = False,
+    all_gpus: bool = False,
+    short: bool = False,
 ) -> Check:
     """Return the check that calls `train`."""
     graphs = "without" if eager else "with"
-    does = "trains, syncs and evaluates" if short else "trains, syncs, evaluates, resumes; eval.py scores it alike"
+    does = (
+        "trains, syncs and evaluates"
+        if short
+        else "trains, syncs, evaluates, resumes; eval.py scores it alike"
+    )
     run = partial(train, name=name, dtype=dtype, eager=eager, short=short)
-    return Check(name, f"the tiny model in {dtype} {graphs} CUDA graphs {does}", seconds, run, all_gpus)
+    return Check(
+        name, f"the tiny model in {dtype} {graphs} CUDA graphs {does}", seconds, run, all_gpus
+    )
 
 
-# First what no reading of source code can tell. Programs start slowly, so on one GPU only one run is resumed.
+# First what no reading of source code can tell. Programs start slowly, so on one GPU only one run
+# is resumed.
 CHECKS = (
     Check(
         "first-step",
-        "a step of a 1.5B model takes at most the memory that the plan counts, and sampler and learner agree",
+        "a step of a 1.5B model takes at most the memory that the plan counts, and sampler and "
+        "learner agree",
         125,
         first_step,
     ),
@@ -81,13 +96,30 @@ CHECKS = (
     training("fp32-graphs", "float32", 50, short=True),
     training("fp32-eager", "float32", 35, eager=True, short=True),
     training("bf16-eager", "bfloat16", 35, eager=True, short=True),
-    Check("attention", "packed attention in bfloat16 and its gradients equal those of plain attention", 15, attention),
+    Check(
+        "attention",
+        "packed attention in bfloat16 and its gradients equal those of plain attention",
+        15,
+        attention,
+    ),
     training("fp32-eager-all", "float32", 130, eager=True, all_gpus=True),
     training("fp32-graphs-all", "float32", 170, all_gpus=True),
     training("bf16-eager-all", "bfloat16", 130, eager=True, all_gpus=True),
     training("bf16-graphs-all", "bfloat16", 170, all_gpus=True),
-    Check("tensor-parallel", "eval.py with the model on two GPUs scores as on one", 90, tensor_parallel, all_gpus=True),
-    Check("sampler-ranks", "as bf16-graphs, by two ranks that share a sampler", 170, sampler_ranks, all_gpus=True),
+    Check(
+        "tensor-parallel",
+        "eval.py with the model on two GPUs scores as on one",
+        90,
+        tensor_parallel,
+        all_gpus=True,
+    ),
+    Check(
+        "sampler-ranks",
+        "as bf16-graphs, by two ranks that share a sampler",
+        170,
+        sampler_ranks,
+        all_gpus=True,
+    ),
 )
 
 
@@ -145,13 +177,23 @@ def end_with_children(pid: int) -> None:
         started.kill()
 
 
-def entry(check: Check, verdict: str, message: str, seconds: float = 0.0, rows: dict | None = None) -> dict:
+def entry(
+    check: Check, verdict: str, message: str, seconds: float = 0.0, rows: dict | None = None
+) -> dict:
     """Return what the JSON file says of a check."""
-    return {"name": check.name, "verdict": verdict, "message": message, "seconds": seconds, "rows": rows or {}}
+    return {
+        "name": check.name,
+        "verdict": verdict,
+        "message": message,
+        "seconds": seconds,
+        "rows": rows or {},
+    }
 
 
 def run_checks(checks: list[Check], args: Args, gpus: int, facts: dict) -> list[dict]:
-    """Run `checks` one after another and return their results. --output always has those that are known."""
+    """Run `checks` one after another and return their results. --output always has those that
+    are known.
+    """
     results: list[dict] = []
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with get_context("spawn").Manager() as manager:
@@ -171,7 +213,15 @@ def describe_machine() -> dict:
     """Return date, GPUs and versions, as the JSON file begins."""
     import torch
 
-    packages = ("torch", "triton", "vllm", "deepspeed", "transformers", "flashinfer-python", "numpy")
+    packages = (
+        "torch",
+        "triton",
+        "vllm",
+        "deepspeed",
+        "transformers",
+        "flashinfer-python",
+        "numpy",
+    )
     installed = {package.name: package.version for package in metadata.distributions()}
     versions = {package: installed.get(package, "not installed") for package in packages}
     gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
@@ -190,7 +240,9 @@ def main(args: Args) -> None:
     names = [check.name for check in CHECKS]
     unknown = set(args.only) - set(names)
     if unknown:
-        sys.exit(f"error: --only: unknown check {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+        sys.exit(
+            f"error: --only: unknown check {', '.join(sorted(unknown))}; known: {', '.join(names)}"
+        )
     args.output_dir = args.output_dir.resolve()  # the programs run in the repository's folder
     shutil.rmtree(args.output_dir, ignore_errors=True)
     args.output_dir.mkdir(parents=True)

@@ -1,7 +1,9 @@
-"""The checks of gpu_check.py but the first, one function each: of packed attention, and of train.py and eval.py.
+"""The checks of gpu_check.py but the first, one function each: of packed attention, and of train.py
+and eval.py.
 
-gpu_check.py runs every check in its own process. A check takes the script's arguments, the number of GPUs and a dict,
-puts its measurements into the dict as soon as it has them, and raises CheckError if it fails.
+gpu_check.py runs every check in its own process. A check takes the script's arguments, the number
+of GPUs and a dict, puts its measurements into the dict as soon as it has them, and raises
+CheckError if it fails.
 """
 
 import json
@@ -18,12 +20,13 @@ import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
 
-# Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each. The standard deviation
-# with independent answers is at most sqrt(2 / 400) / 2 = 0.035, so a correct program stays within four of them.
+# Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each. The
+# standard deviation with independent answers is at most sqrt(2 / 400) / 2 = 0.035, so a correct
+# program stays within four of them.
 SCORE_TOLERANCE = 0.15
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.25}
-"""Largest mean difference of log-probabilities between sampler and learner, after a weight sync and per step. bfloat16
-rounds, more so for larger models, and wrong weights give more than 1."""
+"""Largest mean difference of log-probabilities between sampler and learner, after a weight sync and
+per step. bfloat16 rounds, more so for larger models, and wrong weights give more than 1."""
 Rows = MutableMapping[str, float]
 
 
@@ -40,15 +43,19 @@ def require(condition: bool, fault: str) -> None:
 def require_within(rows: Rows, limits: dict[str, float]) -> None:
     """Raise CheckError with every row that is above its limit or not a number."""
     faults = [
-        f"{name} {rows[name]:.3g} is more than {limit:.3g}" for name, limit in limits.items() if not rows[name] <= limit
+        f"{name} {rows[name]:.3g} is more than {limit:.3g}"
+        for name, limit in limits.items()
+        if not rows[name] <= limit
     ]
     require(not faults, ", ".join(faults))
 
 
 def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
-    """Compare the learner's packed attention in bf16, and its gradients, with attention over one sequence at a time.
+    """Compare the learner's packed attention in bf16, and its gradients, with attention over one
+    sequence at a time.
 
-    The reference is the latter in fp32. The learner's error may be twice that of one sequence at a time in bf16.
+    The reference is the latter in fp32. The learner's error may be twice that of one sequence at a
+    time in bf16.
     """
     import torch
     import torch.nn.functional as F
@@ -57,7 +64,9 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     from bnpo.policy.model import attention as packed
 
     # Five prompts with three answers each, of one token to 3,000.
-    prompts = [[token] * length for token, length in enumerate((1, 64, 300, 7, 64)) for _ in range(3)]
+    prompts = [
+        [token] * length for token, length in enumerate((1, 64, 300, 7, 64)) for _ in range(3)
+    ]
     answers = [[0] * length for length in (1, 2, 3000, 1, 64, 65, 300, 301, 2, 8, 7, 700, 64, 1, 1)]
     micro = collate(prompts, answers, np.arange(len(answers)), device)
     heads, kv_heads, size = 12, 2, 128  # Qwen2.5-Math-1.5B's
@@ -68,14 +77,21 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     upstream = torch.randn(1, tokens, heads, size, device=device)
 
     def learner_attention(query, key, value):
-        return packed(None, query, key, value, None, scaling=size**-0.5, sequences=micro.sequences)[0]
+        return packed(None, query, key, value, None, scaling=size**-0.5, sequences=micro.sequences)[
+            0
+        ]
 
     def plain_attention(query, key, value):
         outs, layout = [], micro.sequences
         rows_per_sequence = layout.keys.split(layout.key_starts.diff().tolist())
         for length, rows in zip(layout.starts.diff().tolist(), rows_per_sequence, strict=True):
-            q, k, v = query[:, :, rows], key[:, :, rows], value[:, :, rows]  # [1, heads, sequence, head size]
-            outs.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[:, :, -length:])
+            # [1, heads, sequence, head size]
+            q, k, v = query[:, :, rows], key[:, :, rows], value[:, :, rows]
+            outs.append(
+                F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[
+                    :, :, -length:
+                ]
+            )
         return torch.cat(outs, dim=2).transpose(1, 2)  # [1, tokens, heads, head size]
 
     def results(compute, dtype):
@@ -88,8 +104,12 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     learner = results(learner_attention, torch.bfloat16)
     limits = {}
     for index, name in enumerate(("output", "dq", "dk", "dv")):
-        rows[f"{name}_error"] = ((learner[index] - exact[index]).norm() / exact[index].norm()).item()
-        rows[f"{name}_error_plain"] = ((plain[index] - exact[index]).norm() / exact[index].norm()).item()
+        rows[f"{name}_error"] = (
+            (learner[index] - exact[index]).norm() / exact[index].norm()
+        ).item()
+        rows[f"{name}_error_plain"] = (
+            (plain[index] - exact[index]).norm() / exact[index].norm()
+        ).item()
         limits[f"{name}_error"] = 2 * rows[f"{name}_error_plain"]
     require_within(rows, limits)
 
@@ -105,11 +125,21 @@ def train(
     short: bool = False,
     sampler_ranks: int = 1,
 ) -> None:
-    """Train for --steps steps and, unless it is `short`, resume for as many and evaluate the checkpoint by eval.py."""
+    """Train for --steps steps and, unless it is `short`, resume for as many and evaluate the
+    checkpoint by eval.py.
+    """
     run, log = args.output_dir / name, args.output_dir / f"{name}.log"
     graphs = ["--enforce-eager"] if eager else []
     flags = ["--preset", "tiny", "--questions-per-step", 8 * gpus, "--dtype", dtype, *graphs]
-    flags += ["--eval-every", args.steps, "--eval-suite", "arithmetic-quick", "--output-dir", run, "--resume"]
+    flags += [
+        "--eval-every",
+        args.steps,
+        "--eval-suite",
+        "arithmetic-quick",
+        "--output-dir",
+        run,
+        "--resume",
+    ]
     flags += ["--sampler-ranks", sampler_ranks]
     launcher = [Path(sys.executable).with_name("deepspeed"), *launcher_flags(gpus)]
     starts = 1 if short else 2
@@ -127,8 +157,11 @@ def sampler_ranks(args, _gpus: int, rows: Rows) -> None:
     train(args, 2, rows, name="sampler-ranks", sampler_ranks=2)
 
 
-def verify_metrics(logged: list[dict], steps: int, starts: int, tolerance: float, rows: Rows) -> None:
-    """Add measurements to `rows` from the lines of metrics.jsonl of a run of `starts` starts with `steps` steps each.
+def verify_metrics(
+    logged: list[dict], steps: int, starts: int, tolerance: float, rows: Rows
+) -> None:
+    """Add measurements to `rows` from the lines of metrics.jsonl of a run of `starts` starts with
+    `steps` steps each.
 
     Raises CheckError if a step is missing or went wrong.
     """
@@ -141,12 +174,16 @@ def verify_metrics(logged: list[dict], steps: int, starts: int, tolerance: float
     for line in trained:
         require(line["updates/skipped"] == 0, f"step {line['step']}: the update was skipped")
         require(line["tokens/trained"] > 0, f"step {line['step']}: no token had a gradient")
-    for name in ("seconds/total", "tokens/per_second", "mfu"):  # no MFU for GPUs whose peak is unknown
+    # No MFU for GPUs whose peak is unknown
+    for name in ("seconds/total", "tokens/per_second", "mfu"):
         if name in trained[-1]:
             rows[name] = trained[-1][name]
     for name in ("sync/difference", "sampler_learner_gap_mean"):
-        rows[name] = float(np.max([line[name] for line in trained]))  # nan if one is, which Python's max may skip
-        require(rows[name] <= tolerance, f"{name} is up to {rows[name]:.2g}, more than {tolerance:g}")
+        # Nan if one is, which Python's max may skip
+        rows[name] = float(np.max([line[name] for line in trained]))
+        require(
+            rows[name] <= tolerance, f"{name} is up to {rows[name]:.2g}, more than {tolerance:g}"
+        )
 
 
 def tensor_parallel(args, _gpus: int, rows: Rows) -> None:
@@ -166,14 +203,21 @@ def evaluate(log: Path, model: Path, folder: Path, *flags: object) -> float:
 
 
 def verify_scores(evaluators: str, one: float, other: float) -> None:
-    require(abs(one - other) <= SCORE_TOLERANCE, f"{evaluators} differ: pass@1 {one:.3f} and {other:.3f}")
+    require(
+        abs(one - other) <= SCORE_TOLERANCE,
+        f"{evaluators} differ: pass@1 {one:.3f} and {other:.3f}",
+    )
 
 
 def program(log: Path, *command: object) -> None:
-    """Run a program of the repository with its output in `log`. Raises CheckError with the end of it if it fails."""
+    """Run a program of the repository with its output in `log`. Raises CheckError with the end
+    of it if it fails.
+    """
     command = [str(part) for part in command]
     with log.open("a", encoding="utf-8") as file:
         streams = {"stdout": file, "stderr": subprocess.STDOUT}
         status = subprocess.run(command, cwd=ROOT, check=False, **streams).returncode
     end = "".join(log.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-30:])
-    require(status == 0, f"{' '.join(command)} ended with status {status}; the end of {log}:\n{end}")
+    require(
+        status == 0, f"{' '.join(command)} ended with status {status}; the end of {log}:\n{end}"
+    )

@@ -1,4 +1,6 @@
-"""The first check of gpu_check.py: the sizes and seconds of one training step, which only a GPU can tell."""
+"""The first check of gpu_check.py: the sizes and seconds of one training step, which only a GPU
+can tell.
+"""
 
 import gc
 import json
@@ -16,15 +18,18 @@ from gpu_check_parts import TOLERANCE, Rows, require_within
 
 GIB = 2**30
 
-MODEL = Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-1.5B" / "config.json"
+MODEL = (
+    Path(__file__).resolve().parents[1] / "data" / "models" / "Qwen2.5-Math-1.5B" / "config.json"
+)
 """Shape of the model of `first_step`."""
 
 
 def first_step(_args, _gpus: int, rows: Rows) -> None:
     """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
 
-    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are refused by them. The
-    second sample is drawn with CUDA graphs that slept, captured while torch's memory segments may grow.
+    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are
+    refused by them. The second sample is drawn with CUDA graphs that slept, captured while torch's
+    memory segments may grow.
     """
     import torch
     import torch.distributed as dist
@@ -39,7 +44,8 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     rows["nccl_gib"] = used_gib() - rows["context_gib"]
     with tempfile.TemporaryDirectory() as folder:
         save_random_model(folder)
-        shape = ModelShape(Path(folder))  # cannot be read when there is a learner, as transformers then partitions
+        # Cannot be read when there is a learner, as transformers then partitions
+        shape = ModelShape(Path(folder))
         learner, config = measured(open_learner, "learner", rows)(folder, "--preset", "paper-1.5b")
         counted = measure_update(learner, shape, config, rows)
         without_sampler = used_gib()
@@ -52,9 +58,15 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
     measure_gap(learner, sampler, "awake", rows)
     measure_sync_speed(learner, sampler, "sync", rows)
     sampler.close()
-    counted |= {"outside_torch_gib": CONTEXTS / GIB, "capture_gib": GRAPHS / GIB, "asleep_gib": ASLEEP / GIB}
+    counted |= {
+        "outside_torch_gib": CONTEXTS / GIB,
+        "capture_gib": GRAPHS / GIB,
+        "asleep_gib": ASLEEP / GIB,
+    }
     gap = TOLERANCE["bfloat16"]
-    require_within(rows, counted | {"fresh_gap_mean": gap, "awake_gap_mean": gap, "collect_seconds": 0.05})
+    require_within(
+        rows, counted | {"fresh_gap_mean": gap, "awake_gap_mean": gap, "collect_seconds": 0.05}
+    )
 
 
 def open_ranks() -> None:
@@ -62,7 +74,12 @@ def open_ranks() -> None:
     import torch.distributed as dist
 
     if not dist.is_initialized():
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        os.environ |= {
+            "RANK": "0",
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1",
+        }
         os.environ["MASTER_PORT"] = "0"  # any free port
         dist.init_process_group("cpu:gloo,cuda:nccl")
 
@@ -79,7 +96,9 @@ def open_learner(folder: str, *flags: str):
 
 
 def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
-    """Measure an update with the paper's settings before a sampler exists. Return the limit of its memory."""
+    """Measure an update with the paper's settings before a sampler exists. Return the limit of
+    its memory.
+    """
     import numpy as np
     import torch
 
@@ -92,7 +111,8 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     logprobs = [np.full(4000, -11.9) for _ in answers]
     experience = Experience([[1] * 96] * 8, answers, logprobs, rng.choice([-1.0, 1.0], 8))
     # A learning rate of 0 keeps the weights equal to those that the sampler loads.
-    learner.update(experience, lr=0.0)  # in the first one, DeepSpeed learns in which order it needs the weights
+    # In the first one, DeepSpeed learns in which order it needs the weights
+    learner.update(experience, lr=0.0)
     torch.cuda.reset_peak_memory_stats()
     metrics, _ = measured(learner.update, "update", rows)(experience, lr=0.0)
     if peak := peak_tflops(gpu_name()):  # what gradient checkpointing computes twice does not count
@@ -120,12 +140,16 @@ def start_sampler(folder: str, vocabulary: int, rows: Rows):
     settings = EngineSettings(max_tokens=4096, dtype="bfloat16", gpu_memory=0.3, sequences=128)
     with ExitStack() as patches:
         for name, method in methods.items():
-            patches.enter_context(patch.object(Worker, method, measured(getattr(Worker, method), name, rows)))
+            patches.enter_context(
+                patch.object(Worker, method, measured(getattr(Worker, method), name, rows))
+            )
         return measured(Sampler, "start", rows)(folder, WholeVocabulary(vocabulary), settings)
 
 
 class WholeVocabulary:
-    """What the sampler asks a tokenizer, for a model without one: all rows are tokens, and none ends an answer."""
+    """What the sampler asks a tokenizer, for a model without one: all rows are tokens, and none
+    ends an answer.
+    """
 
     eos_token = None
 
@@ -140,54 +164,78 @@ class WholeVocabulary:
 
 
 def measure_sampling(sampler, vocabulary: int, rows: Rows) -> None:
-    """Measure the seconds of vLLM's own `generate`, without seeds and log-probabilities, over those of our sampler."""
+    """Measure the seconds of vLLM's own `generate`, without seeds and log-probabilities, over
+    those of our sampler.
+    """
     import numpy as np
     from vllm import SamplingParams
 
     prompts = np.random.default_rng(2).integers(0, vocabulary, (16, 96)).tolist()
     common = {"n": 8, "temperature": 1.0, "max_tokens": 256}
     requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-    bare = partial(sampler._llm.generate, requests, SamplingParams(detokenize=False, **common), use_tqdm=False)
+    bare = partial(
+        sampler._llm.generate, requests, SamplingParams(detokenize=False, **common), use_tqdm=False
+    )
     measured(bare, "bare_vllm", rows)()
-    measured(lambda: list(sampler.sample(prompts, range(16), logprobs=True, **common)), "our_sampler", rows)()
+    measured(
+        lambda: list(sampler.sample(prompts, range(16), logprobs=True, **common)),
+        "our_sampler",
+        rows,
+    )()
     rows["vllm_ratio"] = rows["bare_vllm_seconds"] / rows["our_sampler_seconds"]
 
 
 def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
-    """Measure the difference between the log-probabilities of sampler and learner. The sampler is asleep afterwards."""
+    """Measure the difference between the log-probabilities of sampler and learner. The sampler
+    is asleep afterwards.
+    """
     import numpy as np
 
     from bnpo.policy.learner import Experience
 
-    prompts = np.random.default_rng(1).integers(0, learner.model.config.vocab_size, (16, 96)).tolist()
+    prompts = (
+        np.random.default_rng(1).integers(0, learner.model.config.vocab_size, (16, 96)).tolist()
+    )
     temperature = learner.config.sampling.temperature
     settings = {"n": 8, "max_tokens": 512, "temperature": temperature, "logprobs": True}
-    groups = measured(lambda: list(sampler.sample(prompts, range(16), **settings)), f"{name}_sample", rows)()
+    groups = measured(
+        lambda: list(sampler.sample(prompts, range(16), **settings)), f"{name}_sample", rows
+    )()
     measured(sampler.sleep, f"{name}_sleep", rows)()
-    sampled = [(prompts[group.prompt_index], answer) for group in groups for answer in group.answers]
+    sampled = [
+        (prompts[group.prompt_index], answer) for group in groups for answer in group.answers
+    ]
     experience = Experience(
         prompts=[prompt for prompt, _ in sampled],
         answers=[answer.token_ids for _, answer in sampled],
         sampler_logprobs=[answer.logprobs for _, answer in sampled],
         advantages=np.ones(len(sampled)),
     )
-    metrics, _ = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0)  # changes no weights
-    rows[f"{name}_entropy"] = -np.concatenate(experience.sampler_logprobs).mean()  # estimated from the drawn tokens
+    # Changes no weights
+    metrics, _ = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0)
+    # Estimated from the drawn tokens
+    rows[f"{name}_entropy"] = -np.concatenate(experience.sampler_logprobs).mean()
     for kind in ("mean", "max"):
         rows[f"{name}_gap_{kind}"] = metrics[f"sampler_learner_gap_{kind}"]
 
 
 def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
-    """Wake the sampler with the learner's weights. Measure the seconds, and 10^9 bytes per second of the weights."""
+    """Wake the sampler with the learner's weights. Measure the seconds, and 10^9 bytes per
+    second of the weights.
+    """
     from bnpo.policy.weight_sync import refresh_sampler
 
     measured(refresh_sampler, name, rows)(learner, sampler, 1)  # maps its memory again, too
-    size = sum(parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters())
+    size = sum(
+        parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters()
+    )
     rows[f"{name}_gb_per_second"] = size / 1e9 / rows[f"{name}_seconds"]
 
 
 def measured(work: Callable, name: str, rows: Rows) -> Callable:
-    """Return `work` with three rows: its seconds, and the GiB of GPU memory that it has taken and left when it ends."""
+    """Return `work` with three rows: its seconds, and the GiB of GPU memory that it has taken
+    and left when it ends.
+    """
     import torch
 
     @wraps(work)
@@ -205,7 +253,9 @@ def measured(work: Callable, name: str, rows: Rows) -> Callable:
 
 
 def used_gib() -> float:
-    """Return the GiB of GPU memory in use by all programs, without what torch only holds for later."""
+    """Return the GiB of GPU memory in use by all programs, without what torch only holds for
+    later.
+    """
     import torch
 
     torch.cuda.empty_cache()
@@ -214,9 +264,11 @@ def used_gib() -> float:
 
 
 def save_random_model(folder: str) -> None:
-    """Save a model with the shape of MODEL and random weights in bfloat16, whose answers have an entropy of about 2.
+    """Save a model with the shape of MODEL and random weights in bfloat16, whose answers have an
+    entropy of about 2.
 
-    With smaller logits all tokens are almost equally likely, and rounding shows in no log-probability.
+    With smaller logits all tokens are almost equally likely, and rounding shows in no
+    log-probability.
     """
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config

@@ -1,4 +1,6 @@
-"""Rows of data sets as they are on the Hugging Face hub, turned into the fields that all our data files have."""
+"""Rows of data sets as they are on the Hugging Face hub, turned into the fields that all our
+data files have.
+"""
 
 import re
 from collections.abc import Callable
@@ -12,7 +14,9 @@ FIELDS = ("id", "problem", "answer", "solution", "subject", "level", "source")
 
 
 def last_box(solution: str) -> str:
-    r"""Return the content of the last \boxed or \fbox of a solution. Two of MATH have no braces: `\boxed 2`."""
+    r"""Return the content of the last \boxed or \fbox of a solution. Two of MATH have no braces:
+    `\boxed 2`.
+    """
     boxes = re.split(r"\\(?:boxed|fbox) *", solution)[1:]
     if not boxes:
         raise ValueError(f"no box in the solution '{solution[:60]}'")
@@ -25,7 +29,9 @@ def last_box(solution: str) -> str:
 
 
 def whole_number(value: float | str) -> str:
-    """Return an answer of AMC, AIME or SVAMP as digits. The files on the hub hold 27, 27.0 or text."""
+    """Return an answer of AMC, AIME or SVAMP as digits. The files on the hub hold 27, 27.0 or
+    text.
+    """
     if not float(value).is_integer():
         raise ValueError(f"the answer {value!r} is not a whole number")
     return str(int(float(value)))
@@ -38,7 +44,9 @@ def contest_id(url: str) -> str:
 
 
 def aime_id(year: int, n: int) -> str:
-    """Return the id of problem n, from 0: 15 problems of the first exam come first, then 15 of the second."""
+    """Return the id of problem n, from 0: 15 problems of the first exam come first, then 15 of
+    the second.
+    """
     return f"{year}-AIME-{'I' if n < 15 else 'II'}-{n % 15 + 1}"
 
 
@@ -58,7 +66,12 @@ def svamp_problem(row: Row) -> str:
 
 def _gsm8k(split: str) -> dict:
     answer = lambda row: gsm8k_answer(row["answer"])  # noqa: E731
-    return {"id": lambda row: f"{split}/{row['n']}", "problem": "question", "answer": answer, "solution": "answer"}
+    return {
+        "id": lambda row: f"{split}/{row['n']}",
+        "problem": "question",
+        "answer": answer,
+        "solution": "answer",
+    }
 
 
 def _contest(identify: Callable[[Row], object], problem: str = "problem") -> dict:
@@ -82,7 +95,9 @@ CONVERSIONS: dict[str, dict[str, str | Callable[[Row], object]]] = {
         "solution": "solution",
         "subject": "type",
         # Two problems have "Level ?".
-        "level": lambda row: None if row["level"] == "Level ?" else int(row["level"].removeprefix("Level ")),
+        "level": lambda row: (
+            None if row["level"] == "Level ?" else int(row["level"].removeprefix("Level "))
+        ),
     },
     "math500": {
         "id": lambda row: row["unique_id"].removesuffix(".json"),
@@ -92,7 +107,8 @@ CONVERSIONS: dict[str, dict[str, str | Callable[[Row], object]]] = {
     "aime2024": {
         "id": lambda row: contest_id(row["url"]),
         "problem": "problem",
-        "answer": lambda row: whole_number(last_box(row["solution"])),  # the solution is only a box with the answer
+        # The solution is only a box with the answer
+        "answer": lambda row: whole_number(last_box(row["solution"])),
     },
     "aime2025": _contest(lambda row: aime_id(2025, row["n"])),
     "aime2026": _contest(lambda row: aime_id(2026, row["problem_idx"] - 1)),
@@ -123,23 +139,30 @@ CONVERSIONS: dict[str, dict[str, str | Callable[[Row], object]]] = {
         "id": lambda row: f"AMO-{row['question_id']}",
         # The problem is followed by the format that the authors' own grader reads.
         "problem": lambda row: row["prompt"].partition("After solving the above problem")[0],
-        "answer": lambda row: last_box(row["answer"]) if r"\boxed" in row["answer"] else row["answer"],
+        "answer": lambda row: (
+            last_box(row["answer"]) if r"\boxed" in row["answer"] else row["answer"]
+        ),
         "solution": "solution",
     },
     **{contest.lower().replace("-", "_"): _matharena(contest) for contest in MATHARENA},
 }
-"""By set and field: the column of the hub's files, or a function of the row. `n` is the number of the row, from 0."""
+"""By set and field: the column of the hub's files, or a function of the row. `n` is the number
+of the row, from 0."""
 
 
 def convert_rows(name: str, rows: list[Row]) -> list[Row]:
-    """Return the rows of set `name` with FIELDS. Raises KeyError, TypeError, ValueError or AttributeError."""
+    """Return the rows of set `name` with FIELDS. Raises KeyError, TypeError, ValueError or
+    AttributeError.
+    """
     if name == "svamp":  # its two files hold a random split
         rows = sorted(rows, key=lambda row: int(row["ID"].removeprefix("chal-")))
     if name == "amo_bench_p":  # only a judge can grade descriptions
         rows = [row for row in rows if row["answer_type"] != "description"]
     converted = []
     for n, row in enumerate(rows):
-        fields = dict.fromkeys(FIELDS) | {"source": "MATH-train" if name == "math_train" else name.upper()}
+        fields = dict.fromkeys(FIELDS) | {
+            "source": "MATH-train" if name == "math_train" else name.upper()
+        }
         for field, source in CONVERSIONS[name].items():
             fields[field] = row[source] if isinstance(source, str) else source(row | {"n": n})
         converted.append(fields)

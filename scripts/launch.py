@@ -1,13 +1,15 @@
-"""Start ranks as `deepspeed` does, with the same flags, and pass SIGTERM, SIGHUP and Ctrl-C on to the ranks only.
+"""Start ranks as `deepspeed` does, with the same flags, and pass SIGTERM, SIGHUP and Ctrl-C on to
+the ranks only.
 
     python scripts/launch.py --num_gpus 2 train.py --algo bnpo
 
-The ranks then finish the step, save, and exit with 0. DeepSpeed's launcher exits with an error when it gets a signal
-itself, and kills ranks that need more than 30 seconds. Its messages are printed only if something fails.
+The ranks then finish the step, save, and exit with 0. DeepSpeed's launcher exits with an error when
+it gets a signal itself, and kills ranks that need more than 30 seconds. Its messages are printed
+only if something fails.
 
-Without --master_port the ranks meet at a free port, so that two runs on one machine need no further flags. Flags and
-data of train.py are checked here, in a second, and a model folder while the ranks start, which takes them ten seconds.
-They check everything again.
+Without --master_port the ranks meet at a free port, so that two runs on one machine need no further
+flags. Flags and data of train.py are checked here, in a second, and a model folder while the ranks
+start, which takes them ten seconds. They check everything again.
 """
 
 import argparse
@@ -40,8 +42,11 @@ def main() -> None:
     setup_environment()
     forget_launcher()  # of another launcher, of which this process may be a rank
     if not has_nvidia_gpu():
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # otherwise each process warns that it found no GPU
-    script = next((i for i, flag in enumerate(sys.argv) if i and flag.endswith(".py")), len(sys.argv))
+        # Otherwise each process warns that it found no GPU
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    script = next(
+        (i for i, flag in enumerate(sys.argv) if i and flag.endswith(".py")), len(sys.argv)
+    )
     flags, program = sys.argv[1:script], sys.argv[script:]
     config = None
     with error_line():
@@ -53,7 +58,8 @@ def main() -> None:
     if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags):
         port = reserve_port()
         flags = ["--master_port", str(port.getsockname()[1]), *flags]
-    # In a process of its own, which imports torch while the ranks start, and frees its memory at its end.
+    # In a process of its own, which imports torch while the ranks start, and frees its memory at
+    # its end.
     checker = get_context("fork").Process(target=check_model_folder, args=(config,), daemon=True)
     checker.start()
     status = run_launcher([*flags, *program], checker)
@@ -63,7 +69,8 @@ def main() -> None:
 
 
 def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
-    """Return the number of ranks on each machine, as far as it is known, and the flags of `deepspeed`.
+    """Return the number of ranks on each machine, as far as it is known, and the flags of
+    `deepspeed`.
 
     They name the GPUs of CUDA_VISIBLE_DEVICES, which --num_gpus ignores. Raises InputError.
     """
@@ -71,12 +78,16 @@ def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
     parser.add_argument("--num_gpus", "--num_accelerators")
     given, others = parser.parse_known_args(flags)
     if given.num_gpus is None:
-        launcher_flags(1)  # for the check: without --num_gpus, `deepspeed` reads CUDA_VISIBLE_DEVICES itself
+        # For the check: without --num_gpus, `deepspeed` reads CUDA_VISIBLE_DEVICES itself
+        launcher_flags(1)
         return 1, flags
     if not given.num_gpus.isdecimal() or int(given.num_gpus) < 1:
         raise InputError(f"--num_gpus: '{given.num_gpus}' is not a number of ranks above 0")
     ranks = int(given.num_gpus)
-    if any(flag.startswith(("-H", "-i", "-e", "--hostfile", "--include", "--exclude", "--no")) for flag in others):
+    if any(
+        flag.startswith(("-H", "-i", "-e", "--hostfile", "--include", "--exclude", "--no"))
+        for flag in others
+    ):
         return ranks, flags  # on several machines, which may have other variables
     flags = [*launcher_flags(ranks), *others]
     if "--include" in flags:  # `deepspeed` would print that it ignores the variable
@@ -106,7 +117,8 @@ def run_launcher(flags: list[str], checker: BaseProcess) -> int:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM if number == signal.SIGHUP else number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a terminal that closes sends SIGHUP
+    # A terminal that closes sends SIGHUP
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             signal.signal(number, pass_on)
     checker.join()
@@ -117,14 +129,18 @@ def run_launcher(flags: list[str], checker: BaseProcess) -> int:
 
 
 def end_with_this_process() -> None:
-    """Let the kernel kill `deepspeed` when this program is killed. The ranks notice, and stop after their step."""
+    """Let the kernel kill `deepspeed` when this program is killed. The ranks notice, and stop
+    after their step.
+    """
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket with a free port, which the system gives to no other program until the socket is closed.
+    """Return a socket with a free port, which the system gives to no other program until the socket
+    is closed.
 
-    Rank 0 asks for this port, and can listen there: this socket does not listen, and both set SO_REUSEADDR.
+    Rank 0 asks for this port, and can listen there: this socket does not listen, and both set
+    SO_REUSEADDR.
     """
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,7 +178,9 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
 
 
 def check_model_folder(config: TrainConfig | None) -> None:
-    """Print a line and exit with 2 if train.py would refuse the model of `config`, or its template."""
+    """Print a line and exit with 2 if train.py would refuse the model of `config`, or its
+    template.
+    """
     if config is None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the parent

@@ -1,4 +1,5 @@
-"""Make the paper's Tables 1 and 2 with our scores next to the paper's, from the results.json files of eval.py.
+"""Make the paper's Tables 1 and 2 with our scores next to the paper's, from the results.json files
+of eval.py.
 
 python scripts/make_tables.py evals/results/*/results.json --output-dir tables
 
@@ -19,8 +20,8 @@ from paper.tables import make_tables, to_markdown, write_tables
 @dataclass
 class Args:
     results: tyro.conf.Positional[tuple[Path, ...]]
-    """results.json files of checkpoints and of untrained models (row Base). Runs that differ only in their seeds share
-    a row."""
+    """results.json files of checkpoints and of untrained models (row Base). Runs that differ only
+    in their seeds share a row."""
     output_dir: Path | None = None
     """Folder for tables.md. Without it the tables are printed."""
 

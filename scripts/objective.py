@@ -1,12 +1,14 @@
-"""Print and draw what estimators maximise with m answers to each question, for any weight w(p) of yours too.
+"""Print and draw what estimators maximise with m answers to each question, for any weight w(p) of
+yours too.
 
     python scripts/objective.py                                    # all estimators, 16 answers
-    python scripts/objective.py --weight 'p**-0.5' --answers 8     # and the advantage (R - p) p**-0.5
+    python scripts/objective.py --weight 'p**-0.5' --answers 8     # and the advantage (R - p)
+    p**-0.5
 
-A weight may have p, the answers per question m, the questions per step n, numbers, + - * / ** and the functions sqrt,
-log and exp. `train.py --algo weight` takes the same. It is parsed, never run as code. The tables show the exact weight
-w_m(p), that is the expected gradient over the gradient of p, and the objective J_m(p), its integral from 0.
-docs/study/theory.md derives them.
+A weight may have p, the answers per question m, the questions per step n, numbers, + - * / ** and
+the functions sqrt, log and exp. `train.py --algo weight` takes the same. It is parsed, never run as
+code. The tables show the exact weight w_m(p), that is the expected gradient over the gradient of p,
+and the objective J_m(p), its integral from 0. docs/study/theory.md derives them.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,14 @@
-"""Download data sets from the Hugging Face hub: by default the paper's, MATH to train on and four to evaluate on.
+"""Download data sets from the Hugging Face hub: by default the paper's, MATH to train on and four
+to evaluate on.
 
-    python scripts/prepare_data.py                                      # the paper's five, into data/
-    python scripts/prepare_data.py --only math_train math500            # some of them
-    python scripts/prepare_data.py --only gsm8k_train school olympiad   # other sets, or all sets of suites
+    python scripts/prepare_data.py                                      # the paper's five, into
+    data/ python scripts/prepare_data.py --only math_train math500            # some of them
+    python scripts/prepare_data.py --only gsm8k_train school olympiad   # other sets, or all sets of
+    suites
 
-data/manifest.json lists the files on the hub and their revision for each set, with the number of problems and a hash.
-A set is written only if both are right. Sets that exist already are checked and kept, so the same command continues
-after an interruption.
+data/manifest.json lists the files on the hub and their revision for each set, with the number of
+problems and a hash. A set is written only if both are right. Sets that exist already are checked
+and kept, so the same command continues after an interruption.
 """
 
 import hashlib
@@ -43,7 +45,9 @@ SOURCES = {name: Source(**entry) for name, entry in MANIFEST["sets"].items()}
 
 
 def convert(name: str, paths: list[Path]) -> list[dict]:
-    """Return the rows of set `name` from the hub's files `paths`. Raises InputError if one cannot be read."""
+    """Return the rows of set `name` from the hub's files `paths`. Raises InputError if one
+    cannot be read.
+    """
     rows = []
     try:
         for path in paths:
@@ -68,12 +72,17 @@ def digest(rows: list[dict], texts: bool) -> str:
 
 
 def check(name: str, rows: list[dict]) -> str | None:
-    """Return a message that says what is wrong with the rows of set `name`. None if they are right."""
+    """Return a message that says what is wrong with the rows of set `name`. None if they are
+    right.
+    """
     source = SOURCES[name]
     if len(rows) != source.rows:
         return f"it has {len(rows)} problems, expected {source.rows}"
     if (found := digest(rows, source.texts)) != source.sha256:
-        return f"the sha256 of its {'problems and ' * source.texts}answers is {found}, expected {source.sha256}"
+        return (
+            f"the sha256 of its {'problems and ' * source.texts}answers is {found}, expected "
+            f"{source.sha256}"
+        )
     return None
 
 
@@ -82,15 +91,18 @@ def bad_source(name: str, what: str) -> InputError:
     source = SOURCES[name]
     cached = Path(constants.HF_HUB_CACHE) / f"datasets--{source.repo.replace('/', '--')}"
     return InputError(
-        f"{name}: {what}; nothing was written. Delete {cached} and run this again. If it fails again, please report "
-        f"that {source.repo} has changed since revision {source.revision}"
+        f"{name}: {what}; nothing was written. Delete {cached} and run this again. If it fails "
+        f"again, please report that {source.repo} has changed since revision {source.revision}"
     )
 
 
 def download(name: str) -> list[Path]:
-    """Download the files of set `name`, or find them in the hub's cache. Raises InputError if neither is possible."""
+    """Download the files of set `name`, or find them in the hub's cache. Raises InputError if
+    neither is possible.
+    """
     source = SOURCES[name]
-    logging.set_verbosity_error()  # it warns about every attempt; the error below has the reason of the last one
+    # It warns about every attempt; the error below has the reason of the last one
+    logging.set_verbosity_error()
     place = {"repo_type": "dataset", "revision": source.revision}
     try:
         return [Path(hf_hub_download(source.repo, file, **place)) for file in source.files]
@@ -98,21 +110,25 @@ def download(name: str) -> list[Path]:
         cause = error.__cause__ or error
         reason = f"{type(cause).__name__}: {cause}".splitlines()[0]
         raise InputError(
-            f"{name}: {source.repo} could not be downloaded from the hub at {constants.ENDPOINT} ({reason}). Run this "
-            "on a machine with a network and copy the data folder, or set HF_ENDPOINT to a mirror of the hub, or "
-            "HF_HOME to a folder whose cache has the file"
+            f"{name}: {source.repo} could not be downloaded from the hub at {constants.ENDPOINT} "
+            f"({reason}). Run this on a machine with a network and copy the data folder, or set "
+            "HF_ENDPOINT to a mirror of the hub, or HF_HOME to a folder whose cache has the file"
         ) from error
 
 
 def prepare(name: str, folder: Path) -> None:
-    """Make sure that `folder` has set `name`. Raises InputError if its file of that name is another one."""
+    """Make sure that `folder` has set `name`. Raises InputError if its file of that name is
+    another one.
+    """
     path = folder / f"{name}.jsonl"
     if path.exists():
         try:
             if fault := check(name, [asdict(problem) for problem in load_problems(path)]):
                 raise InputError(f"{path}: {fault}")
         except InputError as error:
-            raise InputError(f"{error}; delete {path.name} and run this again to download it") from error
+            raise InputError(
+                f"{error}; delete {path.name} and run this again to download it"
+            ) from error
         print(f"{path}: {SOURCES[name].rows} problems, kept", flush=True)
         return
     print(f"{name}: {' '.join(SOURCES[name].files)} of {SOURCES[name].repo}", flush=True)
@@ -133,7 +149,9 @@ def sets_of(name: str) -> list[str]:
         return [name]
     suites = sorted(path.stem for path in SUITES.glob("*.json"))
     if name not in suites:
-        raise InputError(f"--only {name}: unknown; sets: {', '.join(SOURCES)}; suites: {', '.join(suites)}")
+        raise InputError(
+            f"--only {name}: unknown; sets: {', '.join(SOURCES)}; suites: {', '.join(suites)}"
+        )
     files = [Path(dataset.data).stem for dataset in load_suite(name).datasets.values()]
     return [file for file in files if file in SOURCES]
 

@@ -1,13 +1,15 @@
 """Draw accuracy against step of SmolLM2-135M-Instruct on word problems, and print a table of it.
 
-    python scripts/real_curves.py                    # docs/figures/smollm2.png, from the rows in evals/results/smollm2
-    python scripts/real_curves.py --add RUN [RUN..]  # first make rows of the folders of finished runs
+    python scripts/real_curves.py                    # docs/figures/smollm2.png, from the rows in
+    evals/results/smollm2 python scripts/real_curves.py --add RUN [RUN..]  # first make rows of the
+    folders of finished runs
 
-The runs are those of `train.py --preset smollm2 --eval-every 5` and of `benchmarks/trl_step.py`, several seeds of each
-method. A file of rows is a run, and a row is a step:
+The runs are those of `train.py --preset smollm2 --eval-every 5` and of `benchmarks/trl_step.py`,
+several seeds of each method. A file of rows is a run, and a row is a step:
 
 - greedy: accuracy of greedy answers to the held-out problems after this step, where it was measured
-- sampled: accuracy of the answers that the next step sampled with these weights, to its own training problems
+- sampled: accuracy of the answers that the next step sampled with these weights, to its own
+  training problems
 """
 
 import argparse
@@ -58,21 +60,28 @@ def add(folder: Path) -> Path:
 
 def read() -> dict[str, Runs]:
     """Return the runs by method, those that have rows. Raises InputError if there are none."""
-    runs = {method: [whole_json_lines(path) for path in sorted(ROWS.glob(f"{method}-seed*"))] for method in METHODS}
+    runs = {
+        method: [whole_json_lines(path) for path in sorted(ROWS.glob(f"{method}-seed*"))]
+        for method in METHODS
+    }
     if not any(runs.values()):
         raise InputError(f"{ROWS}: has no rows; make them with --add")
     return {method: found for method, found in runs.items() if found}
 
 
 def curve(runs: Runs, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps [s] at which all runs have an accuracy of this kind, and the accuracies [runs, s]."""
+    """Return the steps [s] at which all runs have an accuracy of this kind, and the accuracies
+    [runs, s].
+    """
     values = [{row["step"]: row[kind] for row in run if kind in row} for run in runs]
     steps = sorted(set.intersection(*map(set, values)))
     return np.array(steps), np.array([[value[step] for step in steps] for value in values])
 
 
 def table(runs: dict[str, Runs]) -> Table:
-    """Return accuracies before and after the training in percent, mean (least to most), a line for each method."""
+    """Return accuracies before and after the training in percent, mean (least to most), a line
+    for each method.
+    """
     columns = [f"{kind}, {when}" for kind in KINDS for when in ("before", "after")]
     found = Table("method", "seeds", *columns)
     for method, of_method in runs.items():
@@ -87,10 +96,14 @@ def table(runs: dict[str, Runs]) -> Table:
 
 
 def draw(runs: dict[str, Runs]) -> Figure:
-    """Return the figure: a panel for each kind, and for each method a thin line per run and one of their mean."""
+    """Return the figure: a panel for each kind, and for each method a thin line per run and one
+    of their mean.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
-        for axes, (kind, title) in zip(figure.subplots(1, len(KINDS), sharey=True), KINDS.items(), strict=True):
+        for axes, (kind, title) in zip(
+            figure.subplots(1, len(KINDS), sharey=True), KINDS.items(), strict=True
+        ):
             for method, of_method in runs.items():
                 place = list(METHODS).index(method)
                 steps, values = curve(of_method, kind)
@@ -99,13 +112,19 @@ def draw(runs: dict[str, Runs]) -> Figure:
                 axes.plot(steps, 100 * values.mean(0), **style, label=METHODS[method])
             axes.set(xlabel="step", title=title, ylim=(0, 100))
         figure.axes[0].set_ylabel("accuracy in percent")
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs))
+        figure.legend(
+            *figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(runs)
+        )
         return figure
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--add", nargs="+", type=Path, default=(), metavar="RUN", help="folders of runs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--add", nargs="+", type=Path, default=(), metavar="RUN", help="folders of runs"
+    )
     parser.add_argument("--output", type=Path, default=FIGURE, help="file of the figure")
     args = parser.parse_args(arguments)
     for folder in args.add:

@@ -1,11 +1,14 @@
-"""Reproduce the paper's Table 1 or 2: train and evaluate every row, and print our numbers beside the paper's.
+"""Reproduce the paper's Table 1 or 2: train and evaluate every row, and print our numbers beside
+the paper's.
 
-    python scripts/reproduce.py table1                                       # all rows that are not finished yet
-    python scripts/reproduce.py table2 --rows base AD-bnpo --seeds 0 1 2
-    python scripts/reproduce.py table1 --dry-run --gpus 4 --gpu H20          # what it needs; starts nothing
-    python scripts/reproduce.py table1 --print                               # the shell commands, one per row
+    python scripts/reproduce.py table1                                       # all rows that are not
+    finished yet python scripts/reproduce.py table2 --rows base AD-bnpo --seeds 0 1 2
+    python scripts/reproduce.py table1 --dry-run --gpus 4 --gpu H20          # what it needs; starts
+    nothing python scripts/reproduce.py table1 --print                               # the shell
+    commands, one per row
 
-A row is a model, an algorithm and a seed. A finished row is skipped. An interrupted row continues where it stopped.
+A row is a model, an algorithm and a seed. A finished row is skipped. An interrupted row continues
+where it stopped.
 """
 
 import json
@@ -27,8 +30,15 @@ from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
 from paper.tables import make_tables, to_markdown, write_tables
 
-# Settings that identify a row: those by which tables tell rows apart, and those that all runs of one row share.
-SETTINGS = flat_settings(PRESETS["tiny"]).keys() - NOT_COMPARED | {"algo", "decompose", "seed", "epochs", "steps"}
+# Settings that identify a row: those by which tables tell rows apart, and those that all runs of
+# one row share.
+SETTINGS = flat_settings(PRESETS["tiny"]).keys() - NOT_COMPARED | {
+    "algo",
+    "decompose",
+    "seed",
+    "epochs",
+    "steps",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +50,9 @@ class Args(Planning, Choice):
 
 
 def is_finished(row: Row) -> bool:
-    """Return whether the row has its results. Raises InputError if they belong to another row or are cut off."""
+    """Return whether the row has its results. Raises InputError if they belong to another row or
+    are cut off.
+    """
     path = row.evaluation / "results.json"
     if not path.exists():
         return False
@@ -54,23 +66,32 @@ def is_finished(row: Row) -> bool:
             differences.append(f"{name} is {value}, not {expected[name]}")
     if differences:
         fix = "give --train-flags and --eval-flags as before, or move its folder away"
-        raise InputError(f"{row.name}: {path} belongs to another row: {', '.join(differences)}; {fix}")
+        raise InputError(
+            f"{row.name}: {path} belongs to another row: {', '.join(differences)}; {fix}"
+        )
     return True
 
 
 def _identity(protocol: dict) -> dict:
-    """Return what identifies a row in the protocol of its results.json, without folders: they may have been moved."""
+    """Return what identifies a row in the protocol of its results.json, without folders: they
+    may have been moved.
+    """
     run, suite = protocol["run"] or {}, protocol["suite"]
     settings = {name: run[name] for name in run if name in SETTINGS}
     trained = "/".join(Path(protocol["ckpt"]).parts[-3:]) if run else "the model"
     paths = {"model": Path(run.get("model", protocol["ckpt"])).name, "ckpt": trained}
     evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
-    runs = {f"repetitions of {name}": dataset["repetitions"] for name, dataset in suite["datasets"].items()}
+    runs = {
+        f"repetitions of {name}": dataset["repetitions"]
+        for name, dataset in suite["datasets"].items()
+    }
     return {"algo": None} | settings | paths | evaluated | {"suite": suite["name"]} | runs
 
 
 def is_trained(row: Row) -> bool:
-    """Return whether the row's training is done. Raises InputError if the folder has another run or is damaged."""
+    """Return whether the row's training is done. Raises InputError if the folder has another run
+    or is damaged.
+    """
     if row.train is None:
         return True
     if not (row.run / "config.json").exists():
@@ -83,11 +104,17 @@ def is_trained(row: Row) -> bool:
     except InputError as error:
         raise InputError(f"{row.name}: {error}") from error
     batch = row.train.batch
-    if why_ended(row.run) != "done" or (stored["steps"], stored["epochs"]) != (batch.steps, batch.epochs):
+    if why_ended(row.run) != "done" or (stored["steps"], stored["epochs"]) != (
+        batch.steps,
+        batch.epochs,
+    ):
         return False
     if not (row.run / "last").exists():
         end = row.run / "end.json"
-        raise InputError(f"{row.name}: {row.run}/last is missing, but {end} says done; delete that file to train again")
+        raise InputError(
+            f"{row.name}: {row.run}/last is missing, but {end} says done; delete that file to "
+            "train again"
+        )
     return True
 
 
@@ -100,7 +127,9 @@ def start(command: Sequence[str]) -> int:
         program.send_signal(signal_number)
 
     passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers_before = {signal_number: signal.signal(signal_number, pass_on) for signal_number in passed_on}
+    handlers_before = {
+        signal_number: signal.signal(signal_number, pass_on) for signal_number in passed_on
+    }
     status = program.wait()
     for signal_number, handler in handlers_before.items():
         signal.signal(signal_number, handler)
@@ -108,7 +137,9 @@ def start(command: Sequence[str]) -> int:
 
 
 def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
-    """Train and evaluate a row, skipping what is done. Raises InputError if a command fails or is stopped."""
+    """Train and evaluate a row, skipping what is done. Raises InputError if a command fails or
+    is stopped.
+    """
     for command in row.commands:
         training = "train.py" in command
         if training and is_trained(row):
@@ -117,11 +148,15 @@ def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
         status = start(command)
         if status or not (is_trained(row) if training else is_finished(row)):
             end = f"ended with status {status}" if status else "was stopped"
-            raise InputError(f"{row.name}: {shlex.join(command)} {end}; run this script again to continue")
+            raise InputError(
+                f"{row.name}: {shlex.join(command)} {end}; run this script again to continue"
+            )
 
 
 def show(args: Args) -> None:
-    """Print the table of all finished rows, including those of earlier calls, and write it beside them."""
+    """Print the table of all finished rows, including those of earlier calls, and write it
+    beside them.
+    """
     seeds = set(args.seeds)
     for path in args.folder.glob("*-seed*"):
         match = re.search(r"-seed(\d+)$", path.name)
@@ -130,7 +165,9 @@ def show(args: Args) -> None:
     rows = all_rows(args, sorted(seeds))
     finished = [row for row in rows if is_finished(row)]
     papers = PAPER_TABLES[args.table].title if args.preset == "paper" else ""
-    tables = make_tables(load_results([row.evaluation / "results.json" for row in finished]), always=papers)
+    tables = make_tables(
+        load_results([row.evaluation / "results.json" for row in finished]), always=papers
+    )
     print(to_markdown(tables), end="")
     missing = [row.name for row in rows if row not in finished]
     if missing:
@@ -142,7 +179,9 @@ def show(args: Args) -> None:
 
 
 def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
-    """Reproduce the rows that `args` choose. Raises InputError for bad input and for a row that fails."""
+    """Reproduce the rows that `args` choose. Raises InputError for bad input and for a row that
+    fails.
+    """
     check_planning(args)
     rows = chosen_rows(args)
     for row in rows:

@@ -1,12 +1,15 @@
-"""Write the reports of the miniature studies from their recorded runs, and train recorded runs again.
+"""Write the reports of the miniature studies from their recorded runs, and train recorded runs
+again.
 
-    python scripts/study.py --report                             # the results in docs/study/, and tables with the rows
-    python scripts/study.py --again main/rare-bnpo-lr0.0002-seed0 main/rare-grpo    # a run, and those of a prefix
+    python scripts/study.py --report                             # the results in docs/study/, and
+    tables with the rows python scripts/study.py --again main/rare-bnpo-lr0.0002-seed0
+    main/rare-grpo    # a run, and those of a prefix
 
-docs/study/ has the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl for the second study. On
-the type of processor that a row was computed on, a run that is trained again is equal bit for bit. Elsewhere it is
-another draw. The commit that a row names has the programs that made the list of all runs, chose the learning rates, and
-ran them side by side, and measured the noise of the gradients.
+docs/study/ has the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl for
+the second study. On the type of processor that a row was computed on, a run that is trained again
+is equal bit for bit. Elsewhere it is another draw. The commit that a row names has the programs
+that made the list of all runs, chose the learning rates, and ran them side by side, and measured
+the noise of the gradients.
 """
 
 import tempfile
@@ -26,7 +29,8 @@ class Args:
     report: bool = False
     """Write the pages, figures and tables of results."""
     again: tuple[str, ...] = ()
-    """Names of recorded runs, or beginnings of names, to train again: half a minute to two minutes each."""
+    """Names of recorded runs, or beginnings of names, to train again: half a minute to two
+    minutes each."""
 
 
 def main(args: Args) -> None:
@@ -37,7 +41,9 @@ def main(args: Args) -> None:
         write_truncated()
     chosen = [row for row in (*rows, *rows_2) if row["name"].startswith(args.again)]
     if not chosen and not args.report:
-        raise InputError("use --report, or --again with the beginning of the name of a recorded run")
+        raise InputError(
+            "use --report, or --again with the beginning of the name of a recorded run"
+        )
     for row in chosen:
         with tempfile.TemporaryDirectory() as folder:
             print(compare_with(row, train_again(row, Path(folder) / "run")), flush=True)

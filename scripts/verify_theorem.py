@@ -4,17 +4,19 @@ r"""Check Theorem 1 numerically, and compare the methods' variances.
 
 With p ~ Beta(a, b), the variance of the gradient estimate is proportional to
 
-    V(alpha, beta) = E[p (1 - p) / f(p; alpha, beta)^2] = B(alpha, beta)^2 B(a + 3 - 2 alpha, b + 3 - 2 beta) / B(a, b)
+    V(alpha, beta) = E[p (1 - p) / f(p; alpha, beta)^2] = B(alpha, beta)^2 B(a + 3 - 2 alpha, b + 3
+    - 2 beta) / B(a, b)
 
-REINFORCE has V(1, 1), GRPO has V(3/2, 3/2), BNPO has V(1 + a/3, 1 + b/3). A constant factor in an estimator changes its
-variance, so a comparison must fix the scale. Two ways are printed:
+REINFORCE has V(1, 1), GRPO has V(3/2, 3/2), BNPO has V(1 + a/3, 1 + b/3). A constant factor in an
+estimator changes its variance, so a comparison must fix the scale. Two ways are printed:
 
-- density: f integrates to one, as in the theorem. Then BNPO's variance is the smallest of all densities f, not only of
-  Beta densities (by Hoelder's inequality: f is proportional to the cube root of p (1 - p) times the density of p).
-- step: each estimator takes the step size that is best for it. A step of size c along the estimate of the gradient
-  raises the objective by c S - c^2 V / 2 to second order, with the signal S = E[p (1 - p) / f]. The best c raises it by
-  S^2 / (2 V). So V / S^2 is compared, the variance at equal signal. By Cauchy-Schwarz, REINFORCE's uniform weights are
-  the best ones here.
+- density: f integrates to one, as in the theorem. Then BNPO's variance is the smallest of all
+  densities f, not only of Beta densities (by Hoelder's inequality: f is proportional to the cube
+  root of p (1 - p) times the density of p).
+- step: each estimator takes the step size that is best for it. A step of size c along the estimate
+  of the gradient raises the objective by c S - c^2 V / 2 to second order, with the signal S = E[p
+  (1 - p) / f]. The best c raises it by S^2 / (2 V). So V / S^2 is compared, the variance at equal
+  signal. By Cauchy-Schwarz, REINFORCE's uniform weights are the best ones here.
 """
 
 import sys
@@ -46,16 +48,24 @@ def log_signal(alpha: float, beta: float, a: float, b: float) -> float:
 
 
 def squared_cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the squared cosine between BNPO's and REINFORCE's advantages, if accuracies are known and Beta(a, b).
+    """Return the squared cosine between BNPO's and REINFORCE's advantages, if accuracies are known
+    and Beta(a, b).
 
-    It is E[w v]^2 / (E[v] E[w^2 v]) with v = p (1 - p) and BNPO's weight w = 1 / f(p; 1 + a/3, 1 + b/3).
+    It is E[w v]^2 / (E[v] E[w^2 v]) with v = p (1 - p) and BNPO's weight w = 1 / f(p; 1 + a/3, 1 +
+    b/3).
     """
-    log_cosine = 2 * betaln(1 + 2 * a / 3, 1 + 2 * b / 3) - betaln(1 + a, 1 + b) - betaln(1 + a / 3, 1 + b / 3)
+    log_cosine = (
+        2 * betaln(1 + 2 * a / 3, 1 + 2 * b / 3)
+        - betaln(1 + a, 1 + b)
+        - betaln(1 + a / 3, 1 + b / 3)
+    )
     return np.exp(log_cosine)
 
 
 def numerical_minimum(a: float, b: float, start: np.ndarray) -> np.ndarray:
-    """Return the (alpha, beta) that minimise the log variance. BFGS begins at `start`, in (0, 1)^2 of the domain."""
+    """Return the (alpha, beta) that minimise the log variance. BFGS begins at `start`, in (0,
+    1)^2 of the domain.
+    """
     top = np.array([(a + 3) / 2, (b + 3) / 2])
 
     def objective(u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -65,12 +75,16 @@ def numerical_minimum(a: float, b: float, start: np.ndarray) -> np.ndarray:
         gradient = 2 * (psi(x) - psi(alpha + beta)) - 2 * (psi(y) - psi(y.sum()))
         return log_variance(alpha, beta, a, b), gradient * top * share * (1 - share)
 
-    found = minimize(objective, np.log(start / (1 - start)), jac=True, method="BFGS", options={"gtol": 1e-12})
+    found = minimize(
+        objective, np.log(start / (1 - start)), jac=True, method="BFGS", options={"gtol": 1e-12}
+    )
     return top / (1 + np.exp(-found.x))
 
 
 def check_minimum() -> float:
-    """Return the largest distance of the numerical minima, from three starts each, to (1 + a/3, 1 + b/3)."""
+    """Return the largest distance of the numerical minima, from three starts each, to (1 + a/3,
+    1 + b/3).
+    """
     grid, starts = np.geomspace(0.1, 20, POINTS), ([0.5, 0.5], [0.05, 0.9], [0.9, 0.05])
     return max(
         np.abs(numerical_minimum(a, b, np.array(start)) - [1 + a / 3, 1 + b / 3]).max()
@@ -79,14 +93,17 @@ def check_minimum() -> float:
 
 
 def is_finite(alpha: float, beta: float, a: float, b: float) -> bool:
-    """Return whether E[p (1 - p) / f(p; alpha, beta)^2] converges at p = 0, judged by the growth of its integral.
+    """Return whether E[p (1 - p) / f(p; alpha, beta)^2] converges at p = 0, judged by the growth of
+    its integral.
 
     With p = e^-t, the part with t in [2T, 4T] must be smaller than the part with t in [T, 2T].
     """
 
     def integrand(t: float) -> float:
         p = np.exp(-t)
-        log_density = beta_distribution.logpdf(p, a, b) - 2 * beta_distribution.logpdf(p, alpha, beta)
+        log_density = beta_distribution.logpdf(p, a, b) - 2 * beta_distribution.logpdf(
+            p, alpha, beta
+        )
         return np.exp(np.log(p) + np.log1p(-p) + log_density - t)  # dp = p dt
 
     first, second = (quad(integrand, low, 2 * low)[0] for low in (20.0, 40.0))
@@ -96,8 +113,8 @@ def is_finite(alpha: float, beta: float, a: float, b: float) -> bool:
 def check_domain() -> int:
     """Return how often `is_finite` is wrong just inside and just outside of alpha = (a + 3) / 2.
 
-    The end p = 1 needs no check: it equals the end p = 0 with (a, alpha) and (b, beta) exchanged, and the grid has
-    every pair in both orders.
+    The end p = 1 needs no check: it equals the end p = 0 with (a, alpha) and (b, beta) exchanged,
+    and the grid has every pair in both orders.
     """
     grid, offsets = np.geomspace(0.1, 20, POINTS), ((-0.05, True), (0.05, False))
     return sum(
@@ -107,7 +124,9 @@ def check_domain() -> int:
 
 
 def monte_carlo_z(a: float, b: float, alpha: float, beta: float, rng: np.random.Generator) -> float:
-    """Return (Monte-Carlo variance of s (R - p) / f - formula) / its standard error, with scores s ~ N(0, 1)."""
+    """Return (Monte-Carlo variance of s (R - p) / f - formula) / its standard error, with scores
+    s ~ N(0, 1).
+    """
     p = rng.beta(a, b, size=2_000_000)
     rewards = rng.random(p.size) < p
     estimates = rng.normal(size=p.size) * (rewards - p) / beta_distribution.pdf(p, alpha, beta)
@@ -117,8 +136,9 @@ def monte_carlo_z(a: float, b: float, alpha: float, beta: float, rng: np.random.
 
 
 def check_ceiling(rng: np.random.Generator) -> tuple[float, float, float]:
-    """Return three numbers about the squared cosine: its least value on a grid of (a, b), the largest distance to its
-    limits sqrt(3)/2 and 3/4, and the largest z of a Monte-Carlo estimate from rewards.
+    """Return three numbers about the squared cosine: its least value on a grid of (a, b), the
+    largest distance to its limits sqrt(3)/2 and 3/4, and the largest z of a Monte-Carlo estimate
+    from rewards.
     """
     grid = np.geomspace(1e-4, 1e5, 100)
     least = squared_cosine(grid[:, None], grid).min()
@@ -129,17 +149,22 @@ def check_ceiling(rng: np.random.Generator) -> tuple[float, float, float]:
         p = rng.beta(a, b, size=(100, 40_000))  # a hundred estimates, for an error
         reinforce = (rng.random(p.shape) < p) - p
         bnpo = reinforce / beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
-        means = [(x * y).mean(axis=1) for x, y in ((reinforce, bnpo), (reinforce, reinforce), (bnpo, bnpo))]
+        means = [
+            (x * y).mean(axis=1)
+            for x, y in ((reinforce, bnpo), (reinforce, reinforce), (bnpo, bnpo))
+        ]
         found = means[0] ** 2 / (means[1] * means[2])
         z_scores.append((found.mean() - squared_cosine(a, b)) / (found.std() / 10))
     return float(least), float(distance), float(np.abs(z_scores).max())
 
 
 def check_best_weight(rng: np.random.Generator) -> float:
-    """Return the largest share of the best weight's signal over noise that another weight reaches; at most 1.
+    """Return the largest share of the best weight's signal over noise that another weight reaches;
+    at most 1.
 
-    With the gradient p (1 - p) d of a question, and m answers of even noise, the best weight is proportional to
-    1 / (1 + rho p (1 - p)). The others are p^x (1 - p)^y on a grid, for eight pairs of rho and of (a, b).
+    With the gradient p (1 - p) d of a question, and m answers of even noise, the best weight is
+    proportional to 1 / (1 + rho p (1 - p)). The others are p^x (1 - p)^y on a grid, for eight pairs
+    of rho and of (a, b).
     """
     worst = 0.0
     for rho, (a, b) in product((0.0, 1.0, 10.0, 1000.0), ((0.7, 1.3), (3, 3))):
@@ -151,31 +176,58 @@ def check_best_weight(rng: np.random.Generator) -> float:
             return (weights * v).mean() ** 2 / (weights**2 * squares).mean()
 
         best = score(1 / (1 + rho * v))
-        others = [score(p**x * (1 - p) ** y) for x, y in product(np.linspace(-1.2, 0.6, 10), repeat=2)]
+        others = [
+            score(p**x * (1 - p) ** y) for x, y in product(np.linspace(-1.2, 0.6, 10), repeat=2)
+        ]
         worst = max(worst, *(other / best for other in others))
     return worst
 
 
 def largest_mean_gradient_z(rng: np.random.Generator) -> float:
-    """Return |mean| / standard error of s (R - p) / f, largest over cases, with scores s as the theorem assumes them.
+    """Return |mean| / standard error of s (R - p) / f, largest over cases, with scores s as the
+    theorem assumes them.
 
-    Scores that are uncorrelated with the advantages have any mean; here it is 1. The mean gradient must be 0.
+    Scores that are uncorrelated with the advantages have any mean; here it is 1. The mean gradient
+    must be 0.
     """
     z_scores = []
     for a, b in ((0.5, 1), (2, 2), (4, 1)):
         p = rng.beta(a, b, size=1_000_000)
         scores = rng.normal(1, 1, size=p.size)
-        gradients = scores * ((rng.random(p.size) < p) - p) / beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
+        gradients = (
+            scores * ((rng.random(p.size) < p) - p) / beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
+        )
         z_scores.append(gradients.mean() / (gradients.std() / np.sqrt(p.size)))
     return float(np.abs(z_scores).max())
 
 
 def print_ratios() -> None:
-    """Print how BNPO's variance compares with those of REINFORCE and GRPO, for several Beta distributions."""
+    """Print how BNPO's variance compares with those of REINFORCE and GRPO, for several Beta
+    distributions.
+    """
     table = Table(title="Variance of BNPO over that of the others (below 1: BNPO's is smaller)")
-    for column in ("a", "b", "E p", "Var p", "density: REINFORCE", "density: GRPO", "step: REINFORCE", "step: GRPO"):
+    for column in (
+        "a",
+        "b",
+        "E p",
+        "Var p",
+        "density: REINFORCE",
+        "density: GRPO",
+        "step: REINFORCE",
+        "step: GRPO",
+    ):
         table.add_column(column, justify="right")
-    for a, b in ((0.2, 0.2), (0.5, 1), (1, 1), (1.5, 1.5), (2, 1), (1, 4), (4, 4), (8, 2), (20, 20)):
+    for a, b in (
+        (0.2, 0.2),
+        (0.5, 1),
+        (1, 1),
+        (1.5, 1.5),
+        (2, 1),
+        (1, 4),
+        (4, 4),
+        (8, 2),
+        (20, 20),
+    ):
         mean, variance = beta_distribution.stats(a, b, moments="mv")
         row = [f"{value:.3g}" for value in (a, b, mean, variance)]
         for with_signal in (0, 1):
@@ -190,27 +242,40 @@ def print_ratios() -> None:
 
 def main() -> None:
     worst = check_minimum()
-    CONSOLE.print(f"minimum_distance: {worst:.1e}   (numerical minimum to (1 + a/3, 1 + b/3); must be below 1e-6)")
+    CONSOLE.print(
+        f"minimum_distance: {worst:.1e}   (numerical minimum to (1 + a/3, 1 + b/3); must be below "
+        "1e-6)"
+    )
     wrong = check_domain()
     CONSOLE.print(f"domain_errors: {wrong}   (finite below alpha = (a + 3)/2, infinite above)")
     rng = np.random.default_rng(0)
     # The fourth moments behind the error bars are finite for these.
-    cases = [(a, b, *ab) for a, b in ((0.5, 1), (1, 2), (2, 2), (2.5, 1)) for ab in ((1, 1), (1 + a / 3, 1 + b / 3))]
+    cases = [
+        (a, b, *ab)
+        for a, b in ((0.5, 1), (1, 2), (2, 2), (2.5, 1))
+        for ab in ((1, 1), (1 + a / 3, 1 + b / 3))
+    ]
     z_scores = [monte_carlo_z(*case, rng) for case in cases]
     CONSOLE.print(
         f"monte_carlo_largest_z: {np.abs(z_scores).max():.2f}   "
         f"(of {len(cases)} variances, in standard errors; must be below 4)"
     )
     zero = largest_mean_gradient_z(rng)
-    CONSOLE.print(f"mean_gradient_largest_z: {zero:.2f}   (no signal under the theorem's assumption; must be below 4)")
+    CONSOLE.print(
+        f"mean_gradient_largest_z: {zero:.2f}   (no signal under the theorem's assumption; must be "
+        "below 4)"
+    )
     least, distance, cosine_z = check_ceiling(rng)
     CONSOLE.print(
         f"squared_cosine_least: {least:.4f}   (on a grid of a and b; must be above 3/4)\n"
-        f"squared_cosine_limits: {distance:.1e}   (distance to sqrt(3)/2 and 3/4; must be below 1e-3)\n"
-        f"squared_cosine_largest_z: {cosine_z:.2f}   (formula against rewards; must be below 4)"
+        f"squared_cosine_limits: {distance:.1e}   (distance to sqrt(3)/2 and 3/4; must be below "
+        f"1e-3)\nsquared_cosine_largest_z: {cosine_z:.2f}   (formula against rewards; must be "
+        "below 4)"
     )
     share = check_best_weight(rng)
-    CONSOLE.print(f"best_weight_share: {share:.4f}   (of its signal over noise, by other weights; at most 1)")
+    CONSOLE.print(
+        f"best_weight_share: {share:.4f}   (of its signal over noise, by other weights; at most 1)"
+    )
     print_ratios()
     confirmed = worst < 1e-6 and wrong == 0 and max(np.abs(z_scores).max(), zero, cosine_z) < 4
     if not (confirmed and least > 3 / 4 and distance < 1e-3 and share <= 1):

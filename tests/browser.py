@@ -13,7 +13,9 @@ class Visitor:
     """A browser tab with a page, its requests, and the errors and messages of its console."""
 
     def __init__(self, browser: "Browser", file: Path, **settings):
-        self.tab = browser.new_context(viewport={"width": 1280, "height": 900}, **settings).new_page()
+        self.tab = browser.new_context(
+            viewport={"width": 1280, "height": 900}, **settings
+        ).new_page()
         self.file, self.complaints, self.requests = file, [], []
         self.tab.on("console", lambda message: self.complaints.append(message.text))
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -50,7 +52,10 @@ class Visitor:
 
     def plots(self) -> dict[str, list]:
         """Return the values of every chart by metric, x first."""
-        script = "[...document.querySelectorAll('figure')].map(f => [f.dataset.metric, f.plot.data.map(ys => [...ys])])"
+        script = (
+            "[...document.querySelectorAll('figure')].map(f => [f.dataset.metric, "
+            "f.plot.data.map(ys => [...ys])])"
+        )
         return dict(self.tab.evaluate(script))
 
     def message(self) -> str:

@@ -20,7 +20,8 @@ from typing import IO
 import hypothesis
 import pytest
 
-# Two tests share the cores: threads that spin while they wait made both six times as long (dev/LOG.md).
+# Two tests share the cores: threads that spin while they wait made both six times as long
+# (dev/LOG.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from bnpo.environment import setup_environment
@@ -33,8 +34,9 @@ from bnpo.files import InputError
 
 CUDA_BUILD = torch.version.cuda is not None
 if CUDA_BUILD:
-    # The tests compute on CPUs: their groups of ranks use gloo, which cannot reduce-scatter tensors on GPUs, and three
-    # tests at a time would share one GPU. Programs that tests start inherit this.
+    # The tests compute on CPUs: their groups of ranks use gloo, which cannot reduce-scatter tensors
+    # on GPUs, and three tests at a time would share one GPU. Programs that tests start inherit
+    # this.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # Other work on the machine can make any example slow.
@@ -48,7 +50,9 @@ PROGRAMS = {"sampler", "program"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort programs first, so that short tests fill the gaps. On a CUDA build, skip the tests that start vLLM."""
+    """Sort programs first, so that short tests fill the gaps. On a CUDA build, skip the tests
+    that start vLLM.
+    """
     items.sort(key=lambda item: not markers(item) & PROGRAMS)
     for item in items:
         if CUDA_BUILD and "sampler" in markers(item):
@@ -69,7 +73,11 @@ _may_start_programs = True
 
 
 def _refuse_programs(event: str, arguments: tuple) -> None:
-    if event == "subprocess.Popen" and not _may_start_programs and str(arguments[0]) == sys.executable:
+    if (
+        event == "subprocess.Popen"
+        and not _may_start_programs
+        and str(arguments[0]) == sys.executable
+    ):
         raise RuntimeError("this test starts a program: mark it with @pytest.mark.program")
 
 
@@ -82,7 +90,9 @@ def markers(item: pytest.Item) -> set[str]:
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
-    """Folder with math_train.jsonl and its like: BNPO_DATA, or data/ where the sets have been fetched to."""
+    """Folder with math_train.jsonl and its like: BNPO_DATA, or data/ where the sets have been
+    fetched to.
+    """
     folder = Path(os.environ.get("BNPO_DATA") or ROOT / "data")
     if not (folder / "math_train.jsonl").exists():
         pytest.skip(f"no math_train.jsonl in {folder}: set BNPO_DATA or follow data/README.md")
@@ -93,7 +103,9 @@ def data_dir() -> Path:
 def qwen_tokenizer_dir(data_dir) -> Path:
     folder = data_dir / "qwen2.5-tokenizer"
     if not folder.exists():
-        pytest.skip(f"no {folder}: it needs tokenizer.json and tokenizer_config.json of Qwen2.5-Math")
+        pytest.skip(
+            f"no {folder}: it needs tokenizer.json and tokenizer_config.json of Qwen2.5-Math"
+        )
     return folder
 
 
@@ -101,7 +113,8 @@ def qwen_tokenizer_dir(data_dir) -> Path:
 def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
     """A Qwen2 of 5M parameters with the tokenizer, vocabulary rows and context of the 1.5B.
 
-    Initialised at random, then taught to answer any problem with \\boxed{1}, \\boxed{2} or \\boxed{3}.
+    Initialised at random, then taught to answer any problem with \\boxed{1}, \\boxed{2} or
+    \\boxed{3}.
     """
     from make_wide_model import write
 
@@ -112,7 +125,9 @@ def qwen_model(qwen_tokenizer_dir, data_dir, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def untied_model(tmp_path_factory) -> Path:
-    """The tiny model's shape and tokenizer with a head of its own; the rows past the tokenizer are the likeliest."""
+    """The tiny model's shape and tokenizer with a head of its own; the rows past the tokenizer
+    are the likeliest.
+    """
     folder = tmp_path_factory.mktemp("untied")
     tiny = ROOT / "data" / "tiny-model"
     model = make_model(folder, vocab_size=288, hidden_size=64, tie_word_embeddings=False)
@@ -159,7 +174,9 @@ def bfloat16() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     """Chromium, driven by playwright."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="the browser tests need playwright"
+    )
     if not (chromium := shutil.which("chromium")):
         pytest.skip("no chromium: install the distribution's package of that name")
     with sync_api.sync_playwright() as playwright:
@@ -170,7 +187,9 @@ def browser() -> Iterator:
 
 @contextmanager
 def temporary_folder() -> Iterator[dict[str, str]]:
-    """Environment of a program with a temporary directory of its own, in which it must compile and leave nothing."""
+    """Environment of a program with a temporary directory of its own, in which it must compile
+    and leave nothing.
+    """
     with tempfile.TemporaryDirectory() as folder:  # of a short name: sockets are made there
         yield {"TMPDIR": folder, "TORCH_EXTENSIONS_DIR": folder}
         deadline = time.monotonic() + 60
@@ -179,27 +198,41 @@ def temporary_folder() -> Iterator[dict[str, str]]:
         assert left == []
 
 
-def python(*arguments: object, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess:
+def python(
+    *arguments: object, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess:
     """Run Python in the root of the repository, in our environment unless another one is given."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def run_ranks(
-    ranks: int, script: str, *flags: object, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
+    ranks: int,
+    script: str,
+    *flags: object,
+    check: bool = True,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess:
-    """Run a script of the repository on ranks, with both streams in `stdout`; with 0 ranks as `python script flags`.
+    """Run a script of the repository on ranks, with both streams in `stdout`; with 0 ranks as
+    `python script flags`.
 
-    The launcher and the imports are left out: this is for what programs do, not how they start."""
-    with temporary_folder() as folder, forked(ranks, script, *flags, environment=folder | dict(environment)) as job:
+    The launcher and the imports are left out: this is for what programs do, not how they start.
+    """
+    with (
+        temporary_folder() as folder,
+        forked(ranks, script, *flags, environment=folder | dict(environment)) as job,
+    ):
         done = job.result()
     assert not check or done.returncode == 0, done.stdout[-5000:]
     return done
 
 
 class Job:
-    """Ranks at work: `processes` are their ids, `group` that of all they start, `output` a file with both streams;
-    `result` waits for their end."""
+    """Ranks at work: `processes` are their ids, `group` that of all they start, `output` a file
+    with both streams; `result` waits for their end.
+    """
 
     def __init__(self, server: subprocess.Popen, command: list[str], output: IO[str]):
         self._server, self._command, self._output, self._result = server, command, output, None
@@ -222,7 +255,12 @@ def forked(
     server, command = _rank_server(), [script, *map(str, flags)]
     with tempfile.NamedTemporaryFile("r") as output:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())} if ranks else {}
-        job = {"command": command, "output": output.name, "ranks": ranks, "environment": place | dict(environment)}
+        job = {
+            "command": command,
+            "output": output.name,
+            "ranks": ranks,
+            "environment": place | dict(environment),
+        }
         print(json.dumps(job), file=server.stdin, flush=True)
         job = Job(server, command, output)
         try:
@@ -257,7 +295,11 @@ def json_lines(file: Path) -> list:
 
 def files_of(folder: Path) -> dict[str, str]:
     """Return the texts of all files below `folder` by path."""
-    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_text()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 @contextmanager
@@ -270,11 +312,15 @@ def refused(message: str) -> Iterator[None]:
 
 def users_environment() -> dict[str, str]:
     """Ours without what a launcher sets."""
-    return {k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")}
+    return {
+        k: v for k, v in os.environ.items() if k not in ("OMP_NUM_THREADS", "RANK", "WORLD_SIZE")
+    }
 
 
 def free_port() -> int:
-    """Below those that the system gives to connections: of these another test may get one before it is used."""
+    """Below those that the system gives to connections: of these another test may get one before
+    it is used.
+    """
     while True:
         port = 10_000 + secrets.randbelow(20_000)
         with suppress(OSError), socket.create_server(("", port)):

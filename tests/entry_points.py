@@ -1,7 +1,8 @@
-"""Finds entry points that import torch, vLLM or DeepSpeed before they call `setup_environment()`. Imports none of them.
+"""Finds entry points that import torch, vLLM or DeepSpeed before they call `setup_environment()`.
+Imports none of them.
 
-An entry point is where a process begins: a file that is run, or a function that a new process is started with. The code
-is only read, so every `if` and `try` counts as taken.
+An entry point is where a process begins: a file that is run, or a function that a new process is
+started with. The code is only read, so every `if` and `try` counts as taken.
 """
 
 import ast
@@ -23,8 +24,14 @@ class Code:
         self.root = root
 
     def forgetful(self) -> list[str]:
-        """Return `file: entry point` for each entry point that imports a heavy package before the call."""
-        return [f"{file.relative_to(self.root)}: {name}" for file in self.files() for name in self.forgotten_in(file)]
+        """Return `file: entry point` for each entry point that imports a heavy package before
+        the call.
+        """
+        return [
+            f"{file.relative_to(self.root)}: {name}"
+            for file in self.files()
+            for name in self.forgotten_in(file)
+        ]
 
     def files(self) -> list[Path]:
         """Return the files with code of this repository."""
@@ -35,7 +42,11 @@ class Code:
         """Yield the entry points in `file` that import a heavy package before the call."""
         tree = parse(file)
         functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-        guards = [node for node in tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+        guards = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        ]
         is_script = not functions and file.parent.name in ("", "scripts", "dev", "benchmarks")
         of_guard = {name for guard in guards for name in called_names(guard)}
         of_processes = set(process_targets(tree))
@@ -47,13 +58,18 @@ class Code:
             body = functions[name].body
             if calls_at_import or (calls_in_guard and name not in of_processes):
                 continue
-            # Where the function does not import a heavy package itself, the functions that it calls may.
+            # Where the function does not import a heavy package itself, the functions that it calls
+            # may.
             calls_first = self.is_safe(body) and any(self.calls(node) for node in body)
-            if not calls_first and any(self.is_heavy(module) for module in imports_of(ast.walk(tree))):
+            if not calls_first and any(
+                self.is_heavy(module) for module in imports_of(ast.walk(tree))
+            ):
                 yield f"{name}()"
 
     def is_safe(self, body: Iterable[ast.stmt]) -> bool:
-        """Return whether no statement imports a heavy package before one that calls `setup_environment`."""
+        """Return whether no statement imports a heavy package before one that calls
+        `setup_environment`.
+        """
         for node in body:
             if self.calls(node):
                 return True
@@ -62,14 +78,18 @@ class Code:
         return True
 
     def calls(self, node: ast.stmt) -> bool:
-        """Return whether a statement is the call, or imports a module of the repository that makes it."""
+        """Return whether a statement is the call, or imports a module of the repository that
+        makes it.
+        """
         if is_call(node):
             return True
         files = [self.find(module) for module in imports_of([node])]
         return any(is_call(inner) for file in files if file for inner in parse(file).body)
 
     def is_heavy(self, module: str) -> bool:
-        """Return whether importing `module` imports a heavy package, directly or through this repository."""
+        """Return whether importing `module` imports a heavy package, directly or through this
+        repository.
+        """
         waiting, seen = [module], set()
         while waiting:
             name = waiting.pop()
@@ -126,7 +146,9 @@ def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield the modules that import statements among `nodes` name; for `from a import b`, a and a.b."""
+    """Yield the modules that import statements among `nodes` name; for `from a import b`, a and
+    a.b.
+    """
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -146,4 +168,6 @@ def process_targets(tree: ast.AST) -> Iterator[str]:
     """Yield the names of the functions that new processes start with."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Process"):
-            yield from (ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "target")
+            yield from (
+                ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "target"
+            )

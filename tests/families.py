@@ -3,11 +3,21 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 SHAPE |= {"num_key_value_heads": 2, "max_position_embeddings": 512}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
-GRANITE = {"logits_scaling": 8.0, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_dropout": 0.1}
+GRANITE = {
+    "logits_scaling": 8.0,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_dropout": 0.1,
+}
 TRAINED = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
@@ -26,7 +36,18 @@ TRAINED = {
 
 MIXED_LAYERS = {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]}
 GROUPS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
-PLAIN = ["arcee", "cohere", "ernie4_5", "gpt2", "hyperclovax", "jais2", "nanochat", "olmo", "opt", "phi"]
+PLAIN = [
+    "arcee",
+    "cohere",
+    "ernie4_5",
+    "gpt2",
+    "hyperclovax",
+    "jais2",
+    "nanochat",
+    "olmo",
+    "opt",
+    "phi",
+]
 ALSO_TRAINED = {family: {} for family in PLAIN}
 WITH_HEAD_SIZE = ["glm", "glm4", "helium", "hunyuan_v1_dense", "ministral3", "seed_oss"]
 ALSO_TRAINED |= {family: {"head_dim": 32} for family in WITH_HEAD_SIZE}
@@ -34,11 +55,20 @@ ALSO_TRAINED |= {
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "exaone4": MIXED_LAYERS,
     "exaone_moe": EXPERTS | {"sliding_window": 16},
-    "gemma4_text": {"head_dim": 32, "global_head_dim": 32, "sliding_window": 16, "num_kv_shared_layers": 0}
+    "gemma4_text": {
+        "head_dim": 32,
+        "global_head_dim": 32,
+        "sliding_window": 16,
+        "num_kv_shared_layers": 0,
+    }
     | {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 320},
     "glm4_moe": EXPERTS | GROUPS | {"head_dim": 32},
     "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "granitemoeshared": {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64},
+    "granitemoeshared": {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 64,
+    },
     "hunyuan_v1_moe": {"head_dim": 32, "num_experts": 4, "moe_topk": 2},
     "mellum": EXPERTS | {"head_dim": 32, "sliding_window": 16},
     "ministral": {"head_dim": 32, "sliding_window": 16},
@@ -68,7 +98,10 @@ NOT_TRAINED = {
 
 
 REFUSED_LATER = {
-    "cohere2": (MIXED_LAYERS, "vLLM computes this model otherwise than its own code in transformers"),
+    "cohere2": (
+        MIXED_LAYERS,
+        "vLLM computes this model otherwise than its own code in transformers",
+    ),
     "diffllama": ({}, "vLLM cannot run this model"),
     "gpt_neox": ({}, "vLLM cannot run this model"),
     "persimmon": ({}, "vLLM computes this model otherwise than its own code in transformers"),
@@ -96,9 +129,11 @@ def make_family(folder: Path, family: str, **settings) -> None:
 
 
 def make_sharp(folder: Path, entropy: float = 2.0) -> None:
-    """Write a random model of 30 layers whose next token has an `entropy` of about 2, as a trained model's has.
+    """Write a random model of 30 layers whose next token has an `entropy` of about 2, as a trained
+    model's has.
 
-    Models of two layers, whose predictions are nearly uniform, round too little to show whether a bound holds.
+    Models of two layers, whose predictions are nearly uniform, round too little to show whether a
+    bound holds.
     """
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -106,7 +141,9 @@ def make_sharp(folder: Path, entropy: float = 2.0) -> None:
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "data" / "tiny-model")
     torch.manual_seed(0)
     shape = SHAPE | {"num_hidden_layers": 30, "intermediate_size": 256, "initializer_range": 0.08}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=320, tie_word_embeddings=False, sliding_window=None, **shape))
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=320, tie_word_embeddings=False, sliding_window=None, **shape)
+    )
     ids = torch.randint(len(tokenizer), (4, 64))
     with torch.no_grad():
         logits = model(ids).logits

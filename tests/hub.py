@@ -1,4 +1,6 @@
-"""A hub with one data set on a port of this machine: as much of the Hugging Face hub as a download needs."""
+"""A hub with one data set on a port of this machine: as much of the Hugging Face hub as a
+download needs.
+"""
 
 import hashlib
 import json
@@ -12,8 +14,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def hub(name: str, files: Mapping[str, bytes], gated: bool = False, commit: str = COMMIT) -> Iterator[str]:
-    """The address of a hub with the data set `name`, whose branch main is `commit` and holds `files`."""
+def hub(
+    name: str, files: Mapping[str, bytes], gated: bool = False, commit: str = COMMIT
+) -> Iterator[str]:
+    """The address of a hub with the data set `name`, whose branch main is `commit` and holds
+    `files`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -32,21 +38,36 @@ def hub(name: str, files: Mapping[str, bytes], gated: bool = False, commit: str 
                 return self.send(404, b"", {})
             api = parts[0] == "api"
             owner, repository, *rest = parts[2:] if api else parts[1:]
-            if f"{owner}/{repository}" != name or (len(rest) > 1 and rest[1] not in ("main", commit)):
+            if f"{owner}/{repository}" != name or (
+                len(rest) > 1 and rest[1] not in ("main", commit)
+            ):
                 return self.send(404, b"", {"X-Error-Code": "RepoNotFound"})
             if gated:
                 return self.send(403, b"", {"X-Error-Code": "GatedRepo"})
             if not api:
                 file = "/".join(rest[2:])
-                return self.file(file) if file in files else self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
+                return (
+                    self.file(file)
+                    if file in files
+                    else self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
+                )
             if rest[:1] in (["tree"], ["paths-info"]):
                 folder = "/".join(rest[2:])
-                listed = [file for file in files if file.startswith(folder) and (paths is None or file in paths)]
+                listed = [
+                    file
+                    for file in files
+                    if file.startswith(folder) and (paths is None or file in paths)
+                ]
                 content: object = [
-                    {"type": "file", "path": file, "size": len(files[file]), "oid": commit} for file in listed
+                    {"type": "file", "path": file, "size": len(files[file]), "oid": commit}
+                    for file in listed
                 ]
             else:
-                content = {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
+                content = {
+                    "id": name,
+                    "sha": commit,
+                    "siblings": [{"rfilename": file} for file in files],
+                }
             self.send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
         def file(self, path: str) -> None:

@@ -1,4 +1,6 @@
-"""Files of data sets in the hub's own formats, made from our rows: the reverse of `hub_rows.convert_rows`."""
+"""Files of data sets in the hub's own formats, made from our rows: the reverse of
+`hub_rows.convert_rows`.
+"""
 
 import json
 import random
@@ -9,7 +11,10 @@ import pyarrow.parquet
 
 from prepare_data import SOURCES
 
-AMO_FORMAT = "After solving the above problem, please output your final answer in the following format:\n### ..."
+AMO_FORMAT = (
+    "After solving the above problem, please output your final answer in the following "
+    "format:\n### ..."
+)
 WIKI = "https://artofproblemsolving.com/wiki/index.php"
 
 
@@ -32,7 +37,12 @@ def hub_row(name: str, n: int, row: dict) -> dict:
             {"problem": problem, "solution": solution, "answer": answer, "subject": row["subject"]}
             | {"level": row["level"], "unique_id": f"{row['id']}.json"}
         ),
-        "aime2024": lambda: {"id": 60 + n, "problem": problem, "solution": f"\\boxed{{{answer}}}", "url": url},
+        "aime2024": lambda: {
+            "id": 60 + n,
+            "problem": problem,
+            "solution": f"\\boxed{{{answer}}}",
+            "url": url,
+        },
         "aime2025": lambda: {"problem": problem, "answer": int(answer), "id": str(n)},
         "aime2026": lambda: {"problem_idx": n + 1, "answer": int(answer), "problem": problem},
         "amc23": lambda: {"id": n, "answer": float(answer), "url": url, "question": problem},
@@ -43,7 +53,12 @@ def hub_row(name: str, n: int, row: dict) -> dict:
             {"ID": row["id"], "Body": body + "." * (n % 2), "Question": question, "Answer": answer}
             | {"Equation": solution, "Type": row["subject"]}
         ),
-        "minerva_math": lambda: {"problem": problem, "solution": solution, "type": row["subject"], "idx": n},
+        "minerva_math": lambda: {
+            "problem": problem,
+            "solution": solution,
+            "type": row["subject"],
+            "idx": n,
+        },
         "olympiadbench": lambda: (
             {"id": int(row["id"].partition("/")[2]), "question": problem, "context": None}
             | {"solution": solution.split("\n\n"), "final_answer": re.split(r",(?=\$)", answer)}
@@ -63,7 +78,9 @@ def hub_files(name: str, rows: list[dict]) -> dict[str, bytes]:
     if name == "svamp":  # a random split
         random.Random(0).shuffle(rows)
     if name == "amo_bench_p":
-        rows.insert(1, rows[0] | {"question_id": 2, "answer": "All of them.", "answer_type": "description"})
+        rows.insert(
+            1, rows[0] | {"question_id": 2, "answer": "All of them.", "answer_type": "description"}
+        )
     share, content = -(-len(rows) // len(files)), {}
     for i, file in enumerate(files):
         part = rows[i * share : (i + 1) * share]

@@ -14,7 +14,9 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
-    """For a program of a test: it finds the modules next to this file, and `processes_of` finds what it started."""
+    """For a program of a test: it finds the modules next to this file, and `processes_of` finds
+    what it started.
+    """
     modules = f"{TESTS}{os.pathsep}{TESTS.parent / 'src'}"
     environment = os.environ | {"PYTHONPATH": modules, "BNPO_TEST_RUN": uuid.uuid4().hex}
     yield environment
@@ -27,7 +29,8 @@ def processes_of(environment: dict[str, str]) -> dict[int, str]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if environment["BNPO_TEST_RUN"].encode() in (folder / "environ").read_bytes():  # empty for zombies
+            # Empty for zombies
+            if environment["BNPO_TEST_RUN"].encode() in (folder / "environ").read_bytes():
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:  # ended meanwhile, or somebody else's
             continue

@@ -1,4 +1,5 @@
-"""The estimators in TRL and verl, with the real packages, and what their own names mean (docs/estimators.md).
+"""The estimators in TRL and verl, with the real packages, and what their own names mean
+(docs/estimators.md).
 
 The packages stand in folders of their own: make .venv/trl/.ready .venv/verl/.ready
 """
@@ -36,7 +37,9 @@ def output_of(program, *arguments, **environment):
 @pytest.mark.program
 def test_verl_finds_our_estimators_and_gets_our_advantages():
     """verl imports the module itself, as its users ask for with an environment variable."""
-    lines = output_of("tests/programs/verl_adapter_check.py", VERL_USE_EXTERNAL_MODULES="verl_advantages")
+    lines = output_of(
+        "tests/programs/verl_adapter_check.py", VERL_USE_EXTERNAL_MODULES="verl_advantages"
+    )
     found = json.loads(lines[-1])
     assert found["largest_difference"] < 1e-6
     assert {"bnpo", "eb", "signbalance"} < set(found["registered"])

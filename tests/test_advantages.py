@@ -10,7 +10,8 @@ from bnpo.files import InputError
 
 GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo", "weight")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
-"""Rewards whose GRPO advantages cancel out up to rounding errors. GDPO's whitening divides these errors by 1e-4."""
+"""Rewards whose GRPO advantages cancel out up to rounding errors. GDPO's whitening divides these
+errors by 1e-4."""
 
 
 def rounding(algo: str) -> float:
@@ -20,7 +21,9 @@ def rounding(algo: str) -> float:
 
 @st.composite
 def batches(draw, max_rewards=3):
-    """Binary rewards [n, m, K] of any shape. Equal groups, columns and batches are more frequent than by chance."""
+    """Binary rewards [n, m, K] of any shape. Equal groups, columns and batches are more frequent
+    than by chance.
+    """
     n, m, k = draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(1, max_rewards))
     values = draw(arrays(np.int8, (n, m, k), elements=st.integers(0, 1))).astype(float)
     if draw(st.booleans()):
@@ -33,7 +36,9 @@ def batches(draw, max_rewards=3):
 
 
 def advantages(algo, rewards, extra, **settings):
-    """Advantages [n, m] of a method with any `settings` of `Method`, as far as `algo` allows them."""
+    """Advantages [n, m] of a method with any `settings` of `Method`, as far as `algo` allows
+    them.
+    """
     if algo == "beta":
         settings = {"beta_parameters": (0.5, 2.0)} | settings
     if algo == "weight":
@@ -54,7 +59,9 @@ def test_finite_and_centred_where_promised(batch, moments, decompose):
         assert result.shape == rewards.shape[:2]
         assert np.isfinite(result).all(), algo
         if algo in GROUP_CENTRED:
-            np.testing.assert_allclose(result.mean(axis=1), 0, atol=rounding(algo) * max(1, np.abs(result).max()))
+            np.testing.assert_allclose(
+                result.mean(axis=1), 0, atol=rounding(algo) * max(1, np.abs(result).max())
+            )
 
 
 @pytest.mark.parametrize("decompose", [False, True])
@@ -73,7 +80,10 @@ def test_order_of_questions_and_answers_does_not_matter(batch, decompose, seed):
         expected = advantages(algo, rewards, extra, decompose=decompose)
         expected = np.take_along_axis(expected, answers, axis=1)[questions]
         np.testing.assert_allclose(
-            advantages(algo, shuffled, shuffled_extra, decompose=decompose), expected, rtol=1e-9, atol=rounding(algo)
+            advantages(algo, shuffled, shuffled_extra, decompose=decompose),
+            expected,
+            rtol=1e-9,
+            atol=rounding(algo),
         )
 
 
@@ -104,12 +114,17 @@ def test_rescaled_advantages_have_unit_root_mean_square(batch):
 
 @pytest.mark.parametrize("m", [3, 6, 7, 16])
 def test_equal_rewards_give_nothing_to_rescale(m):
-    """The mean of seven times 0.7 is not exactly 0.7. This rounding error must not become advantages of 1."""
+    """The mean of seven times 0.7 is not exactly 0.7. This rounding error must not become
+    advantages of 1.
+    """
     rewards, extra = np.full((4, m, 1), 0.7), {"lengths": np.arange(4 * m).reshape(4, m)}
     for algo in ALGORITHMS:
         if algo != "remax":
             np.testing.assert_allclose(
-                advantages(algo, rewards, extra, rescale_advantages=True), 0, atol=1e-6, err_msg=algo
+                advantages(algo, rewards, extra, rescale_advantages=True),
+                0,
+                atol=1e-6,
+                err_msg=algo,
             )
 
 
@@ -125,19 +140,25 @@ def test_reward_weights(batch, decompose):
         np.testing.assert_array_equal(ones, plain)
         more = np.concatenate([rewards, 1 - rewards[:, :, :1]], axis=2)
         more_extra = extra | {"greedy_rewards": np.pad(extra["greedy_rewards"], ((0, 0), (0, 1)))}
-        zero = advantages(algo, more, more_extra, decompose=decompose, reward_weights=(1,) * k + (0,))
+        zero = advantages(
+            algo, more, more_extra, decompose=decompose, reward_weights=(1,) * k + (0,)
+        )
         np.testing.assert_allclose(zero, plain, rtol=1e-9, atol=1e-9)
 
 
 def test_reward_weights_by_hand():
-    """One question, two answers that differ in both rewards: 1, 0 and 0, 1. The weights are 1 and 0.2."""
+    """One question, two answers that differ in both rewards: 1, 0 and 0, 1. The weights are 1
+    and 0.2.
+    """
     rewards = np.array([[[1.0, 0], [0, 1]]])
     weighted = {"reward_weights": (1, 0.2)}
     for method, expected in (
         (Method("reinforce", **weighted), (1 - 0.2) / 2),  # of the sums 1 and 0.2
         (Method("reinforce", decompose=True, **weighted), (1 * 0.5 - 0.2 * 0.5) / 1.2),
-        (Method("beta", beta_parameters=(1, 1), **weighted), (1 - 0.2) / 1.2 / 2),  # of the means 1/1.2 and 0.2/1.2
-        # GRPO's advantages are +-0.7071 for each reward, so the sums are +-0.8 of that; then whitened.
+        # Of the means 1/1.2 and 0.2/1.2
+        (Method("beta", beta_parameters=(1, 1), **weighted), (1 - 0.2) / 1.2 / 2),
+        # GRPO's advantages are +-0.7071 for each reward, so the sums are +-0.8 of that; then
+        # whitened.
         (Method("gdpo", **weighted), 0.7071),
     ):
         values = compute_advantages(method, rewards).values
@@ -153,7 +174,9 @@ def test_every_reward_is_mapped_from_its_own_range(decompose):
         method = Method(algo, decompose)
         plain = compute_advantages(method, rewards, greedy_rewards=greedy).values
         extra = {"greedy_rewards": wide * greedy - [0, 3], "ranges": ranges}
-        np.testing.assert_array_equal(compute_advantages(method, wide * rewards - [0, 3], **extra).values, plain)
+        np.testing.assert_array_equal(
+            compute_advantages(method, wide * rewards - [0, 3], **extra).values, plain
+        )
 
 
 BLANK = np.zeros((2, 2, 1))
@@ -164,26 +187,81 @@ TWO_REWARDS = np.array([[[0.0, 3], [-1, 3]]])
     ("method", "rewards", "extra", "message"),
     [
         (Method("ppo"), BLANK, {}, "known: bnpo, beta, curverl, eb, weight, opo, reinforce_pp,"),
-        (Method("bnpo"), np.array([[[0.0], [1]], [[0], [2]]]), {}, r"question 1, answer 1, is 2.0, outside \[0, 1\]"),
-        (Method("bnpo"), np.array([[[0.0], [np.nan]]]), {}, "question 0, answer 1, is nan.*--reward-range"),
-        (Method("bnpo"), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, r"reward 0 .* is -1.0, outside \[0, 1\]"),
-        (Method("bnpo"), [[[0.0], [1.0]], [[1.0]]], {}, "sample the same number of answers to every question"),
+        (
+            Method("bnpo"),
+            np.array([[[0.0], [1]], [[0], [2]]]),
+            {},
+            r"question 1, answer 1, is 2.0, outside \[0, 1\]",
+        ),
+        (
+            Method("bnpo"),
+            np.array([[[0.0], [np.nan]]]),
+            {},
+            "question 0, answer 1, is nan.*--reward-range",
+        ),
+        (
+            Method("bnpo"),
+            TWO_REWARDS,
+            {"ranges": [(0, 1), (0, 4)]},
+            r"reward 0 .* is -1.0, outside \[0, 1\]",
+        ),
+        (
+            Method("bnpo"),
+            [[[0.0], [1.0]], [[1.0]]],
+            {},
+            "sample the same number of answers to every question",
+        ),
         (Method("bnpo"), np.zeros((2, 0, 1)), {}, "none empty"),
         (Method("bnpo"), np.zeros((2, 3)), {}, "must be"),
         (Method("remax"), BLANK, {}, "grade one greedy answer per question"),
-        (Method("remax"), BLANK, {"greedy_rewards": np.zeros((2, 2))}, "greedy_rewards \\[n, K\\] = \\(2, 1\\)"),
-        (Method("remax"), BLANK, {"greedy_rewards": np.array([[0.0], [7]])}, "question 1, greedy answer 0, is 7"),
+        (
+            Method("remax"),
+            BLANK,
+            {"greedy_rewards": np.zeros((2, 2))},
+            "greedy_rewards \\[n, K\\] = \\(2, 1\\)",
+        ),
+        (
+            Method("remax"),
+            BLANK,
+            {"greedy_rewards": np.array([[0.0], [7]])},
+            "question 1, greedy answer 0, is 7",
+        ),
         (Method("reinforce_pp"), BLANK, {}, "reinforce_pp needs lengths"),
-        (Method("opo"), BLANK, {"lengths": np.ones((2, 1))}, "opo needs lengths \\[n, m\\] = \\(2, 2\\)"),
+        (
+            Method("opo"),
+            BLANK,
+            {"lengths": np.ones((2, 1))},
+            "opo needs lengths \\[n, m\\] = \\(2, 2\\)",
+        ),
         (Method("beta"), BLANK, {}, "--algo beta and --beta-parameters ALPHA BETA go together"),
         (Method("bnpo", beta_parameters=(1, 1)), BLANK, {}, "go together"),
-        (Method("beta", beta_parameters=(1, 101)), BLANK, {}, "are 1 101, must be above 0 and at most 100"),
+        (
+            Method("beta", beta_parameters=(1, 101)),
+            BLANK,
+            {},
+            "are 1 101, must be above 0 and at most 100",
+        ),
         (Method("beta", beta_parameters=(np.nan, 1)), BLANK, {}, "are nan 1, must be above 0"),
         (Method("gdpo", decompose=True), BLANK, {}, "use --no-decompose"),
         (Method("weight"), BLANK, {}, "--algo weight and --weight go together"),
-        (Method(reward_weights=(1, 0.2)), BLANK, {}, "are 1 0.2, must be one for each of the 1 rewards"),
-        (Method(reward_weights=(0, 0)), np.zeros((2, 2, 2)), {}, "are 0 0, must not be below 0, nor all 0"),
-        (Method(reward_weights=(1, np.nan)), np.zeros((2, 2, 2)), {}, "are 1 nan, must not be below 0"),
+        (
+            Method(reward_weights=(1, 0.2)),
+            BLANK,
+            {},
+            "are 1 0.2, must be one for each of the 1 rewards",
+        ),
+        (
+            Method(reward_weights=(0, 0)),
+            np.zeros((2, 2, 2)),
+            {},
+            "are 0 0, must not be below 0, nor all 0",
+        ),
+        (
+            Method(reward_weights=(1, np.nan)),
+            np.zeros((2, 2, 2)),
+            {},
+            "are 1 nan, must not be below 0",
+        ),
     ],
 )
 def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):
@@ -192,7 +270,9 @@ def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):
 
 
 def test_equally_hard_questions_get_one_weight():
-    """If accuracies differ by less than sampling noise, corrected moments find no variance: all weights are equal."""
+    """If accuracies differ by less than sampling noise, corrected moments find no variance: all
+    weights are equal.
+    """
     rewards = np.zeros((3, 8, 1))
     for question, right in enumerate((3, 4, 5)):
         rewards[question, :right] = 1

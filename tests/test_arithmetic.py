@@ -11,7 +11,10 @@ from bnpo.evaluation.suites import dataset_problems, load_suite
 
 def test_splits_never_overlap_whatever_the_seed():
     made = built_in_problems
-    texts = {split: {p.problem for n in (0, 1) for p in made("arithmetic", split, 1000, n)} for split in SPLITS}
+    texts = {
+        split: {p.problem for n in (0, 1) for p in made("arithmetic", split, 1000, n)}
+        for split in SPLITS
+    }
     assert not texts["train"] & texts["test"]
     assert not texts["train"] & texts["validation"]
     assert not texts["validation"] & texts["test"]
@@ -23,7 +26,9 @@ def test_references_are_the_value_of_the_expression():
         divisor = 1
         if expression.startswith("("):
             expression, divisor = expression[1:].split(")/")
-        value = Fraction(sum(int(term) for term in expression.replace("-", "+-").split("+")), int(divisor))
+        value = Fraction(
+            sum(int(term) for term in expression.replace("-", "+-").split("+")), int(divisor)
+        )
         assert problem.answer == latex(value) == spellings(value)[0]
 
 
@@ -31,7 +36,9 @@ SOURCES = ["word-problems", "word-problems:20", "word-problems:50:2", "word-prob
 
 
 def changes(text: str) -> list[int]:
-    """The start and every change of a problem with its sign, read from its text: `7 more` is a gain, `7` a loss."""
+    """The start and every change of a problem with its sign, read from its text: `7 more` is a
+    gain, `7` a loss.
+    """
     start, *others = re.findall("([0-9]+)( more)?", text)
     return [int(start[0]), *(int(number) if more else -int(number) for number, more in others)]
 
@@ -39,7 +46,10 @@ def changes(text: str) -> list[int]:
 def step_pairs(text: str) -> set[frozenset[int]]:
     """Both numbers of each addition or subtraction of a problem."""
     signed = changes(text)
-    return {frozenset((before, abs(change))) for before, change in zip(accumulate(signed), signed[1:], strict=False)}
+    return {
+        frozenset((before, abs(change)))
+        for before, change in zip(accumulate(signed), signed[1:], strict=False)
+    }
 
 
 def pairs_of_text(text: str) -> set[frozenset[int]]:
@@ -81,4 +91,7 @@ def test_it_is_a_source_of_training_and_of_suites():
     suite = load_suite("word-problems")
     assert (suite.grader, suite.system_prompt) == ("last_number", "")
     problems = dataset_problems(suite.datasets["word-problems"])
-    assert [p.id for p in (problems[0], problems[-1])] == ["word-problems/test/0", "word-problems/test/299"]
+    assert [p.id for p in (problems[0], problems[-1])] == [
+        "word-problems/test/0",
+        "word-problems/test/299",
+    ]

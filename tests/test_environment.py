@@ -1,4 +1,6 @@
-"""The environment that torch, DeepSpeed and vLLM find: every entry point sets it up before they are imported."""
+"""The environment that torch, DeepSpeed and vLLM find: every entry point sets it up before they
+are imported.
+"""
 
 import ast
 import os
@@ -43,7 +45,11 @@ MAIN = "\nif __name__ == '__main__':\n    main()"
         ("train.py", "def main():\n    setup_environment()\n    import bnpo.core" + MAIN, []),
         ("train.py", "def main():\n    import bnpo.light" + MAIN, []),
         ("src/bnpo/fleet.py", "def serve():\n    import vllm\nProcess(target=serve)", ["serve()"]),
-        ("src/bnpo/fleet.py", "def serve():\n    setup_environment()\n    import vllm\nProcess(target=serve)", []),
+        (
+            "src/bnpo/fleet.py",
+            "def serve():\n    setup_environment()\n    import vllm\nProcess(target=serve)",
+            [],
+        ),
         ("dev/check.py", "from bnpo.core import x\nprint(x)", ["its imports"]),
         ("src/bnpo/library.py", "import torch", []),
     ],
@@ -70,13 +76,17 @@ def test_entry_points_that_forget_are_found(tmp_path, file, content, forgotten):
         ({"LOCAL_SIZE": "2", "OMP_NUM_THREADS": "5"}, "5"),
     ],
 )
-def test_ranks_share_the_cores_of_a_machine_and_values_of_the_user_are_kept(monkeypatch, given, threads):
+def test_ranks_share_the_cores_of_a_machine_and_values_of_the_user_are_kept(
+    monkeypatch, given, threads
+):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)))
     for name, value in (given | {"VLLM_LOGGING_LEVEL": "INFO"}).items():
         monkeypatch.setenv(name, value)
     setup_environment()
     assert os.environ.get("OMP_NUM_THREADS") == threads
-    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {"VLLM_LOGGING_LEVEL": "INFO"}
+    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {
+        "VLLM_LOGGING_LEVEL": "INFO"
+    }
 
 
 def test_programs_beside_the_interpreter_come_first_once():
@@ -90,7 +100,10 @@ def test_programs_beside_the_interpreter_come_first_once():
 @pytest.mark.parametrize(
     ("versions", "hidden"),
     [
-        ({"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0+cpu"}, {"torchvision"}),
+        (
+            {"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0+cpu"},
+            {"torchvision"},
+        ),
         ({"torch": "2.13.0+cpu"}, set()),
         ({"torch": "2.13.0", "torchvision": "0.28.0"}, set()),
     ],
@@ -108,7 +121,11 @@ def test_a_build_for_gpus_is_hidden_beside_a_torch_for_cpus(monkeypatch, version
     assert modules == dict.fromkeys(hidden)
 
 
-PROGRAMS = [path for folder in ("benchmarks", "dev", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
+PROGRAMS = [
+    path
+    for folder in ("benchmarks", "dev", "scripts")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
 
 
 def names_in(tree: ast.Module) -> set[str]:

@@ -1,4 +1,6 @@
-"""Each estimator against its formula, written again in plain Python, and against the slope of its objective."""
+"""Each estimator against its formula, written again in plain Python, and against the slope of
+its objective.
+"""
 
 import shlex
 from math import exp, lgamma, sqrt
@@ -21,8 +23,14 @@ from test_advantages import advantages, batches
 
 def whitened(values, lengths):
     """Each value stands for as many tokens as its answer has."""
-    tokens = [value for row, counts in zip(values, lengths, strict=True) for value in np.repeat(row, counts)]
-    mean, spread = (fmean(tokens), sqrt(variance(tokens) + 1e-8)) if len(tokens) > 1 else (sum(tokens), 1e-4)
+    tokens = [
+        value
+        for row, counts in zip(values, lengths, strict=True)
+        for value in np.repeat(row, counts)
+    ]
+    mean, spread = (
+        (fmean(tokens), sqrt(variance(tokens) + 1e-8)) if len(tokens) > 1 else (sum(tokens), 1e-4)
+    )
     return [[(value - mean) / spread for value in row] for row in values]
 
 
@@ -54,7 +62,9 @@ def gdpo(groups):
 
 
 def empirical_bayes(groups):
-    """The prior from the moments of a Beta-binomial distribution, as fractions of a right answer among m."""
+    """The prior from the moments of a Beta-binomial distribution, as fractions of a right answer
+    among m.
+    """
     n, m = len(groups), len(groups[0])
     shares = [fmean(group) for group in groups]
     mean = fmean(shares)
@@ -67,7 +77,9 @@ def empirical_bayes(groups):
         total = 0
     if total + m == 1:
         return [[reward - mean for reward in group] for group in groups]
-    return [[r - (total * mean + sum(group) - r) / (total + m - 1) for r in group] for group in groups]
+    return [
+        [r - (total * mean + sum(group) - r) / (total + m - 1) for r in group] for group in groups
+    ]
 
 
 def shrinkage(groups):
@@ -82,12 +94,16 @@ def shrinkage(groups):
             s = fmean([(p - target) ** 2 for p in means])
             share = (n - 1) / n * v / (v + s) if v + s > 1e-15 else 0
         left_out = [(sum(group) - reward) / (m - 1) if m > 1 else reward for reward in group]
-        result.append([r - (1 - share) * one - share * target for r, one in zip(group, left_out, strict=True)])
+        result.append(
+            [r - (1 - share) * one - share * target for r, one in zip(group, left_out, strict=True)]
+        )
     return result
 
 
 def curverl(groups):
-    """The share of questions as hard over the share of questions at least as hard, where 0 < p < 1."""
+    """The share of questions as hard over the share of questions at least as hard, where 0 < p <
+    1.
+    """
     m, shares = len(groups[0]), [fmean(group) for group in groups]
     bins = [int(p * (m + 1) + 1e-9) for p in shares if 0 < p < 1]
     result = []
@@ -102,7 +118,11 @@ def frozen(group, alpha, beta):
     p = fmean(group)
     if p in (0, 1):
         return [0.0] * len(group)
-    density = exp(lgamma(alpha + beta) - lgamma(alpha) - lgamma(beta)) * p ** (alpha - 1) * (1 - p) ** (beta - 1)
+    density = (
+        exp(lgamma(alpha + beta) - lgamma(alpha) - lgamma(beta))
+        * p ** (alpha - 1)
+        * (1 - p) ** (beta - 1)
+    )
     return [(reward - p) / density for reward in group]
 
 
@@ -117,9 +137,17 @@ def test_formulas_written_again(batch, alpha, beta):
     rewards, extra = batch
     shares = rewards.mean(axis=(1, 2))  # [n]
     if rewards.shape[1] == 1 and len(shares) > 1:
-        # With one answer to a question, `eb` has a jump where the variance is that of a Bernoulli variable.
-        assume(shares.std() == 0 or abs(shares.var(ddof=1) - shares.mean() * (1 - shares.mean())) > 1e-9)
-    summed, averaged, lengths = rewards.sum(axis=2).tolist(), rewards.mean(axis=2).tolist(), extra["lengths"].tolist()
+        # With one answer to a question, `eb` has a jump where the variance is that of a Bernoulli
+        # variable.
+        assume(
+            shares.std() == 0
+            or abs(shares.var(ddof=1) - shares.mean() * (1 - shares.mean())) > 1e-9
+        )
+    summed, averaged, lengths = (
+        rewards.sum(axis=2).tolist(),
+        rewards.mean(axis=2).tolist(),
+        extra["lengths"].tolist(),
+    )
     expected = {
         "maxrl": [maxrl(group) for group in summed],
         "opo": [opo(*pair) for pair in zip(summed, lengths, strict=True)],
@@ -144,9 +172,11 @@ def test_formulas_written_again(batch, alpha, beta):
 @pytest.mark.parametrize(
     ("algo", "rewards", "expected"),
     [
-        # Accuracies 1/4 and 3/4: V = 1/8 - (3/16) / 3, so a = b = 3/2. A right answer of the first gets 1 - (3/2) / 6.
+        # Accuracies 1/4 and 3/4: V = 1/8 - (3/16) / 3, so a = b = 3/2. A right answer of the first
+        # gets 1 - (3/2) / 6.
         ("eb", [[1, 0, 0, 0], [1, 1, 1, 0]], [[3 / 4, *[-5 / 12] * 3], [*[5 / 12] * 3, -3 / 4]]),
-        # For the second question, the others have v = (1/4 + 0) / 2, the mean 1/4, s = 1/16 and l = 4/9.
+        # For the second question, the others have v = (1/4 + 0) / 2, the mean 1/4, s = 1/16 and l =
+        # 4/9.
         ("shrinkage", [[1, 0], [1, 1], [0, 0]], [[1, -1], [1 / 3, 1 / 3], [-1 / 3, -1 / 3]]),
         # Each bin of the histogram has half of the questions: f = 1/2 for both, F = 1/2 and 1.
         ("curverl", [[1, 0, 0, 0], [1, 1, 1, 0]], [[3 / 4, *[-1 / 4] * 3], [*[1 / 8] * 3, -3 / 8]]),
@@ -163,37 +193,57 @@ def test_identities_between_the_methods(batch):
     m = rewards.shape[1]
     reinforce = advantages("reinforce", rewards, extra)
     # f(1, 1) is 1: REINFORCE with the group's mean, an answer's own reward included, as baseline.
-    np.testing.assert_allclose(advantages("beta", rewards, extra, beta_parameters=(1, 1)), reinforce, atol=1e-15)
-    # f(3/2, 3/2) = (8/pi) sqrt(p (1 - p)): GRPO with the population's standard deviation, times pi/8.
+    np.testing.assert_allclose(
+        advantages("beta", rewards, extra, beta_parameters=(1, 1)), reinforce, atol=1e-15
+    )
+    # f(3/2, 3/2) = (8/pi) sqrt(p (1 - p)): GRPO with the population's standard deviation, times
+    # pi/8.
     deviation = rewards[:, :, 0].std(axis=1, keepdims=True)
-    grpo_of_population = np.divide(reinforce, deviation, out=np.zeros_like(reinforce), where=deviation > 0)
+    grpo_of_population = np.divide(
+        reinforce, deviation, out=np.zeros_like(reinforce), where=deviation > 0
+    )
     three_halves = advantages("beta", rewards, extra, beta_parameters=(1.5, 1.5))
     np.testing.assert_allclose(three_halves, np.pi / 8 * grpo_of_population, atol=1e-12)
     # 1 / f(2, 1) = 1 / (2 p) weighs as MaxRL does.
     two_one = advantages("beta", rewards, extra, beta_parameters=(2, 1))
     np.testing.assert_allclose(2 * two_one, advantages("maxrl", rewards, extra), atol=1e-12)
-    # Answers of one length: OPO's baseline is the mean, and REINFORCE++ with baseline only rescales.
+    # Answers of one length: OPO's baseline is the mean, and REINFORCE++ with baseline only
+    # rescales.
     same = extra | {"lengths": np.full_like(extra["lengths"], 7)}
     np.testing.assert_allclose(advantages("opo", rewards, same), reinforce, atol=1e-15)
     centred = advantages("reinforce_pp_baseline", rewards, same, rescale_advantages=True)
-    np.testing.assert_allclose(centred, advantages("reinforce", rewards, extra, rescale_advantages=True), atol=1e-12)
+    np.testing.assert_allclose(
+        centred, advantages("reinforce", rewards, extra, rescale_advantages=True), atol=1e-12
+    )
     # One reward: GDPO is GRPO, rescaled.
     gdpo_rescaled = advantages("gdpo", rewards, extra, rescale_advantages=True)
-    np.testing.assert_allclose(gdpo_rescaled, advantages("grpo", rewards, extra, rescale_advantages=True), atol=1e-9)
+    np.testing.assert_allclose(
+        gdpo_rescaled, advantages("grpo", rewards, extra, rescale_advantages=True), atol=1e-9
+    )
     if m > 1:
         rloo = advantages("rloo", rewards, extra)
         np.testing.assert_allclose(rloo, m / (m - 1) * reinforce, atol=1e-12)
         expected = reinforce / (rewards[:, :, 0].std(axis=1, ddof=1, keepdims=True) + 1e-6)
-        np.testing.assert_allclose(advantages("grpo", rewards, extra), expected, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(three_halves, np.pi / 8 * sqrt(m / (m - 1)) * expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            advantages("grpo", rewards, extra), expected, rtol=1e-12, atol=1e-12
+        )
+        np.testing.assert_allclose(
+            three_halves, np.pi / 8 * sqrt(m / (m - 1)) * expected, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("decompose", [False, True])
 @given(batch=batches())
 def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
-    """Where BNPO takes all questions as equally hard (`concentrated`), it gives all one weight, and `beta` does not."""
+    """Where BNPO takes all questions as equally hard (`concentrated`), it gives all one weight,
+    and `beta` does not.
+    """
     rewards, extra = batch
-    parts = np.split(rewards, rewards.shape[2], axis=2) if decompose else [rewards.mean(axis=2, keepdims=True)]
+    parts = (
+        np.split(rewards, rewards.shape[2], axis=2)
+        if decompose
+        else [rewards.mean(axis=2, keepdims=True)]
+    )
     adaptive, fits = compute_advantages(Method("bnpo", decompose), rewards)
     if all(fit.edge != "concentrated" for fit in fits):
         frozen_parts = [
@@ -204,10 +254,11 @@ def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
 
 
 def slope(algo, m, p, **options):
-    """Return the expected gradient estimate of one question, divided by the gradient of p: the slope of its objective.
+    """Return the expected gradient estimate of one question, divided by the gradient of p: the
+    slope of its objective.
 
-    Right answers have the mean score grad p / p, wrong answers -grad p / (1 - p). The arrays have one row for each
-    possible number of right answers.
+    Right answers have the mean score grad p / p, wrong answers -grad p / (1 - p). The arrays have
+    one row for each possible number of right answers.
     """
     chances = binom.pmf(np.arange(m + 1), m, p)
     right = np.flatnonzero(chances > 1e-18)  # the others add nothing to the sum
@@ -219,12 +270,15 @@ def slope(algo, m, p, **options):
 
 @pytest.mark.parametrize("p", [0.01, 0.3, 0.5, 0.95])
 def test_objective_of_each_estimator(p):
-    """docs/estimators.md, "What each estimator maximises": exactly with m answers, and in the limit of many."""
+    """docs/estimators.md, "What each estimator maximises": exactly with m answers, and in the
+    limit of many.
+    """
     for m in (2, 3, 16):
         assert slope("rloo", m, p) == pytest.approx(1)
         assert slope("reinforce", m, p) == pytest.approx((m - 1) / m)
         assert slope("maxrl", m, p) == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, m)))
-        # GRPO and BNPO: each number of right answers has its share. tests/test_objectives.py has the polynomials.
+        # GRPO and BNPO: each number of right answers has its share. tests/test_objectives.py has
+        # the polynomials.
         shares = np.arange(1, m) / m
         weights = binom.pmf(np.arange(1, m), m, p) * shares * (1 - shares) / (p * (1 - p))
         expected = (weights * inverse_density(shares, 2, 3)).sum()
@@ -238,17 +292,23 @@ def test_objective_of_each_estimator(p):
 
 
 def test_baselines_from_other_answers_leave_the_expected_gradient_as_it_is():
-    """Exactly for `shrinkage`, whose baseline depends on nothing of the answer itself. Two questions, three answers."""
+    """Exactly for `shrinkage`, whose baseline depends on nothing of the answer itself. Two
+    questions, three answers.
+    """
     p, m = np.array([0.2, 0.7]), 3
     outcomes = ((np.arange(64)[:, None] >> np.arange(6)) & 1).reshape(64, 2, m)  # all batches
     chances = np.where(outcomes, p[:, None], 1 - p[:, None]).prod(axis=(1, 2))
     scores = np.where(outcomes, 1 / p[:, None], -1 / (1 - p[:, None]))
-    estimates = [advantages("shrinkage", rewards[:, :, None].astype(float), {}) for rewards in outcomes]
+    estimates = [
+        advantages("shrinkage", rewards[:, :, None].astype(float), {}) for rewards in outcomes
+    ]
     np.testing.assert_allclose(chances @ (np.array(estimates) * scores).mean(axis=2), 1)
 
 
 def test_empirical_bayes_is_nearer_to_the_true_accuracy_than_the_mean_of_the_others():
-    """Its baseline is the posterior mean, up to errors of the fit: with the true prior no other has less error."""
+    """Its baseline is the posterior mean, up to errors of the fit: with the true prior no other
+    has less error.
+    """
     rng = np.random.default_rng(0)
     errors = []
     for _ in range(200):
@@ -262,7 +322,9 @@ def test_empirical_bayes_is_nearer_to_the_true_accuracy_than_the_mean_of_the_oth
     assert eb < 0.6 * rloo
 
 
-@pytest.mark.parametrize("parameters", [(MAX_BETA_PARAMETER,) * 2, (MAX_BETA_PARAMETER, 1e-9), (1e-300, 1e-300)])
+@pytest.mark.parametrize(
+    "parameters", [(MAX_BETA_PARAMETER,) * 2, (MAX_BETA_PARAMETER, 1e-9), (1e-300, 1e-300)]
+)
 def test_extreme_parameters_of_the_density_stay_finite(parameters):
     rewards = (np.arange(1000) < np.arange(1001)[:, None]).astype(float)[:, :, None]
     for rescale in (False, True):
@@ -274,9 +336,15 @@ def test_extreme_parameters_of_the_density_stay_finite(parameters):
 def named_flags():
     """The flags of each row of the table of names, by name."""
     lines = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith("| ")
+    ]
     begin = next(number for number, row in enumerate(rows) if row[1] == "flags")
-    names = rows[begin + 2 : next(number for number, row in enumerate(rows) if row[0] == "estimator")]
+    names = rows[
+        begin + 2 : next(number for number, row in enumerate(rows) if row[0] == "estimator")
+    ]
     return {name: shlex.split(flags.strip("`")) for name, flags, _ in names if flags}
 
 
@@ -289,7 +357,9 @@ def test_flags_of_the_table_of_names_are_taken():
     assert {row[row.index("--algo") + 1] for row in flags.values()} == ALGORITHMS.keys()
     dapo, _ = parse_train_config(flags["DAPO"], has_cuda=True)
     assert (dapo.update.clip_low, dapo.update.clip_high) == (0.2, 0.28)
-    assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[0].method.decompose
+    assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[
+        0
+    ].method.decompose
 
 
 PUBLISHED = {
@@ -297,11 +367,19 @@ PUBLISHED = {
     "RLOO": lambda group: [(len(group) * r - sum(group)) / (len(group) - 1) for r in group],
     "GRPO": grpo,
     "MaxRL": maxrl,
-    "Tsallis family, q = 0.75": lambda group: [(r - fmean(group)) * fmean(group) ** -0.75 for r in group],
+    "Tsallis family, q = 0.75": lambda group: [
+        (r - fmean(group)) * fmean(group) ** -0.75 for r in group
+    ],
     "F-GRPO, g = 0.5": lambda group: [value * sqrt(1 - fmean(group)) for value in grpo(group)],
-    "SignBalance": lambda group: [1 if r else -sum(group) / (len(group) - sum(group)) for r in group],
-    "Power-alpha, alpha = 0.5": lambda group: [(r - fmean(group)) * (1 - fmean(group)) ** (0.5 - 1) for r in group],
-    "AsymGRPO, delta = 2": lambda group: [value if value > 0 else value / 2 for value in minus_mean(group)],
+    "SignBalance": lambda group: [
+        1 if r else -sum(group) / (len(group) - sum(group)) for r in group
+    ],
+    "Power-alpha, alpha = 0.5": lambda group: [
+        (r - fmean(group)) * (1 - fmean(group)) ** (0.5 - 1) for r in group
+    ],
+    "AsymGRPO, delta = 2": lambda group: [
+        value if value > 0 else value / 2 for value in minus_mean(group)
+    ],
     "WAPO": lambda group: [max(value, 0) for value in minus_mean(group)],
 }
 
@@ -310,8 +388,14 @@ def test_weights_of_published_methods():
     """The table of docs/estimators.md, for all numbers of right answers but 0 and m."""
     text = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
     table = text.partition("## Weights of published methods")[2].partition("\n## ")[0]
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines() if "| `" in line]
-    weights = {name.partition(" (")[0]: (right, wrong or None) for name, right, wrong, _ in rows[1:]}
+    rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+        if "| `" in line
+    ]
+    weights = {
+        name.partition(" (")[0]: (right, wrong or None) for name, right, wrong, _ in rows[1:]
+    }
     assert weights.keys() == PUBLISHED.keys()
     for m in (2, 5, 16):
         rewards = (np.arange(m) < np.arange(1, m)[:, None]).astype(float)
@@ -323,7 +407,9 @@ def test_weights_of_published_methods():
 
 @given(a=st.floats(0.05, 20), b=st.floats(0.05, 20))
 def test_fit_recovers_the_parameters_from_their_moments(a, b):
-    """Two points at mean -+ sd/sqrt(2) have, with divisor n - 1, exactly the mean and variance of Beta(a, b)."""
+    """Two points at mean -+ sd/sqrt(2) have, with divisor n - 1, exactly the mean and variance
+    of Beta(a, b).
+    """
     mean, variance = stats.beta.stats(a, b, moments="mv")
     spread = np.sqrt(variance / 2)
     fit = fit_beta(np.array([mean - spread, mean + spread]), answers=16)
@@ -358,7 +444,9 @@ def test_max_concentration_is_a_parameter():
 
 
 def test_corrected_moments_are_those_of_the_accuracies_without_sampling_noise():
-    """Accuracies from Beta(2, 3), estimated by 8 answers: `sample` overstates the variance, `corrected` does not."""
+    """Accuracies from Beta(2, 3), estimated by 8 answers: `sample` overstates the variance,
+    `corrected` does not.
+    """
     rng = np.random.default_rng(0)
     seen = rng.binomial(8, rng.beta(2, 3, size=200_000)) / 8
     true_variance = stats.beta.var(2, 3)
@@ -376,7 +464,9 @@ def test_corrected_moments_with_one_answer_fall_back_to_the_dispersed_edge():
 @given(p=st.floats(1e-3, 1 - 1e-3), alpha=st.floats(1, 40), beta=st.floats(1, 40))
 def test_inverse_density_is_scipys(p, alpha, beta):
     np.testing.assert_allclose(
-        inverse_density(np.array([p]), alpha, beta)[0], np.exp(-stats.beta.logpdf(p, alpha, beta)), rtol=1e-8
+        inverse_density(np.array([p]), alpha, beta)[0],
+        np.exp(-stats.beta.logpdf(p, alpha, beta)),
+        rtol=1e-8,
     )
 
 

@@ -34,7 +34,9 @@ def evaluate(folder, *flags, environment=MappingProxyType({})):
 
 
 def refused(folder, *flags):
-    """The message with which `eval.py` refuses; in this process, since starting one costs seconds."""
+    """The message with which `eval.py` refuses; in this process, since starting one costs
+    seconds.
+    """
     with pytest.raises(InputError) as error:
         run(parse_command(EvalConfig, [*flags, "--output-dir", str(folder)]))
     return str(error.value)
@@ -46,7 +48,9 @@ def results_of(folder):
 
 def samples_of(folder):
     samples = json_lines(folder / "samples.jsonl")
-    return {(sample["dataset"], sample["index"], sample["repetition"]): sample for sample in samples}
+    return {
+        (sample["dataset"], sample["index"], sample["repetition"]): sample for sample in samples
+    }
 
 
 def written(samples):
@@ -96,7 +100,8 @@ def test_two_evaluations_are_equal_though_one_is_killed_three_times(once, tmp_pa
             while processes_of(job.group) and time.monotonic() < deadline:
                 time.sleep(0.1)
             assert processes_of(job.group) == []
-    with path.open("ab") as file:  # a line that was cut off, as a kill in the middle of a write leaves it
+    # A line that was cut off, as a kill in the middle of a write leaves it
+    with path.open("ab") as file:
         file.write(b'{"dataset": "arith')
     before = written(path)
     assert f"800 samples, {before} already there" in evaluate(killed, *flags)
@@ -109,11 +114,15 @@ def test_two_evaluations_are_equal_though_one_is_killed_three_times(once, tmp_pa
 @pytest.mark.sampler
 def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
     two = tmp_path / "two"
-    evaluate(two, *ARITHMETIC, "--limit", "20", "--repetitions", "arithmetic=3", "--data-parallel", "2")
+    evaluate(
+        two, *ARITHMETIC, "--limit", "20", "--repetitions", "arithmetic=3", "--data-parallel", "2"
+    )
     assert samples_of(two) == {key: samples_of(once)[key] for key in samples_of(two)}
     assert len(samples_of(two)) == 60
     sample = samples_of(two)["arithmetic", 19, 2]
-    assert {"id", "seed", "text", "answer", "correct", "verdicts", "tokens", "finish_reason"} < set(sample)
+    assert {"id", "seed", "text", "answer", "correct", "verdicts", "tokens", "finish_reason"} < set(
+        sample
+    )
 
 
 @pytest.mark.sampler
@@ -122,10 +131,17 @@ def test_a_comparison_of_results_that_are_there(once, tmp_path):
     shutil.copytree(once, out)
     shutil.copytree(once, out / "base")
     flags = (*ARITHMETIC, "--limit", "100", "--repetitions", "8", "--base", TINY_MODEL)
-    output = evaluate(out, *flags, environment={"COLUMNS": "60"})  # narrow, but the titles of tables stay whole
+    # Narrow, but the titles of tables stay whole
+    output = evaluate(out, *flags, environment={"COLUMNS": "60"})
     assert output.count("800 samples, 800 already there") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
-    assert comparison == {"difference": 0.0, "low": 0.0, "high": 0.0, "detectable": None, "p_value": 1.0}
+    assert comparison == {
+        "difference": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+        "detectable": None,
+        "p_value": 1.0,
+    }
     assert "paired by problem" in output
 
 
@@ -134,10 +150,16 @@ def test_a_regrade_equals_sampling_anew(once, tmp_path):
     kept, anew = tmp_path / "kept", tmp_path / "anew"
     shutil.copytree(once, kept)
     rule = tmp_path / "mine.py"
-    rule.write_text("def starts_well(text, reference):\n    return text.startswith(reference[:1])\n")
+    rule.write_text(
+        "def starts_well(text, reference):\n    return text.startswith(reference[:1])\n"
+    )
     flags = ("--grader", f"{rule}:starts_well")
     suite = tmp_path / "arithmetic.json"  # one that grades by all rules at once, as a regrade does
-    suite.write_text(json.dumps(json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"both_rules": True}))
+    suite.write_text(
+        json.dumps(
+            json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"both_rules": True}
+        )
+    )
     model = ("--ckpt", str(TINY_MODEL), "--suite", str(suite))
     evaluate(anew, *model, "--limit", "100", "--repetitions", "8", *flags)
     output = run_ranks(0, "eval.py", "--regrade", kept, *flags).stdout
@@ -155,9 +177,9 @@ def test_a_regrade_equals_sampling_anew(once, tmp_path):
     for key, sample in samples_of(once).items():
         assert set(sample["verdicts"]) == {"default"}  # the suite's rule alone
         assert samples_of(kept)[key] == sample | {"verdicts": samples_of(kept)[key]["verdicts"]}
-    assert regraded["results"]["arithmetic"] | {"by_rule": None} == results_of(once)["results"]["arithmetic"] | {
-        "by_rule": None
-    }
+    assert regraded["results"]["arithmetic"] | {"by_rule": None} == results_of(once)["results"][
+        "arithmetic"
+    ] | {"by_rule": None}
 
 
 @pytest.mark.sampler
@@ -168,7 +190,15 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
         dataset |= {"data": str(data_dir / Path(dataset["data"]).name), "repetitions": 4}
     suite |= {"max_answer_tokens": 24}
     (tmp_path / "short.json").write_text(json.dumps(suite))
-    evaluate(tmp_path / "out", "--ckpt", str(qwen_model), "--suite", str(tmp_path / "short.json"), "--limit", "5")
+    evaluate(
+        tmp_path / "out",
+        "--ckpt",
+        str(qwen_model),
+        "--suite",
+        str(tmp_path / "short.json"),
+        "--limit",
+        "5",
+    )
     results = results_of(tmp_path / "out")
     samples = samples_of(tmp_path / "out")
     assert list(results["results"]) == ["MATH500", "AMC23", "AIME2024", "AIME2025"]
@@ -176,8 +206,11 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
     for name, result in results["results"].items():
         mine = [sample for sample in samples.values() if sample["dataset"] == name]
         assert result["pass1"] == sum(sample["correct"] for sample in mine) / len(mine)
-        assert result["truncated"] == sum(sample["finish_reason"] == "length" for sample in mine) / len(mine)
-    assert {sample["answer"] for sample in samples.values()} & {"1", "2", "3"}  # what the model was taught to say
+        assert result["truncated"] == sum(
+            sample["finish_reason"] == "length" for sample in mine
+        ) / len(mine)
+    # What the model was taught to say
+    assert {sample["answer"] for sample in samples.values()} & {"1", "2", "3"}
 
 
 NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repetitions": 1}}}
@@ -186,23 +219,50 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
 @pytest.mark.parametrize(
     ("flags", "suite", "message"),
     [
-        (("--suite", "nowhere"), {}, "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, "),
-        (("--repetitions", "MATH500=1"), {}, "'MATH500=1' is not N above 0, or NAME=N with NAME one of arithmetic"),
+        (
+            ("--suite", "nowhere"),
+            {},
+            "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-quick, ",
+        ),
+        (
+            ("--repetitions", "MATH500=1"),
+            {},
+            "'MATH500=1' is not N above 0, or NAME=N with NAME one of arithmetic",
+        ),
         (("--repetitions", "many"), {}, "'many' is not N above 0"),
         (("--limit", "1"), {}, "--limit: is 1"),
         (("--seed", "-1"), {}, "--seed: is -1, must be greater than or equal to 0"),
-        (("--regrade", "x"), {}, "--regrade: keeps the samples, so --ckpt has no effect: only --grader"),
-        (("--grader", "strict"), {}, "--grader: unknown grader 'strict'; known: default, paper, last_nu"),
+        (
+            ("--regrade", "x"),
+            {},
+            "--regrade: keeps the samples, so --ckpt has no effect: only --grader",
+        ),
+        (
+            ("--grader", "strict"),
+            {},
+            "--grader: unknown grader 'strict'; known: default, paper, last_nu",
+        ),
         (("--grader", "none.py:f"), {}, "--grader: unknown grader 'none.py:f'; known: default"),
         (("--ckpt", "no/where/else"), {}, "no such model folder, nor a hub name"),
-        ((), NO_DATA, "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` downloads"),
-        ((), {"max_answer_tokens": 3072}, "prompts and answers of up to 3136 tokens do not fit the context of"),
+        (
+            (),
+            NO_DATA,
+            "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` "
+            "downloads",
+        ),
+        (
+            (),
+            {"max_answer_tokens": 3072},
+            "prompts and answers of up to 3136 tokens do not fit the context of",
+        ),
     ],
 )
 def test_bad_input_is_refused_in_one_line(tmp_path, flags, suite, message):
     """`suite` changes the built-in one."""
     file = tmp_path / "suite.json"
-    file.write_text(json.dumps(json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | suite))
+    file.write_text(
+        json.dumps(json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | suite)
+    )
     error = refused(tmp_path / "out", "--ckpt", str(TINY_MODEL), "--suite", str(file), *flags)
     assert message in error
     assert "\n" not in error
@@ -214,13 +274,17 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
     model = tmp_path / "model"
     shutil.copytree(TINY_MODEL, model)
     config = json.loads((model / "config.json").read_text())  # of another shape than the weights
-    (model / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
+    (model / "config.json").write_text(
+        json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]})
+    )
     flags = ("--ckpt", str(model), "--suite", "arithmetic", "--limit", "2", "--data-parallel", "2")
     start = [sys.executable, "eval.py", *flags, "--output-dir", str(tmp_path / "out")]
     result = subprocess.run(start, cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     # Anywhere: a sampler that is ended while it prints leaves a line without an end.
-    message = rf"error: {model}: vLLM cannot run this model \(.*\); correct that, or use another model\n"
+    message = (
+        rf"error: {model}: vLLM cannot run this model \(.*\); correct that, or use another model\n"
+    )
     assert re.search(message, result.stderr)
     assert "Traceback" not in result.stderr
 
@@ -230,7 +294,11 @@ def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp
     shutil.copytree(TINY_MODEL, checkpoint)
     (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
     jobs = prepare_jobs(
-        EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=tmp_path / "out"), "float32"
+        EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=tmp_path / "out"),
+        "float32",
     )
     assert [evaluation.suite.name for _, evaluation, _ in jobs] == ["arithmetic", "arithmetic"]
-    assert [samples.folder for _, _, samples in jobs] == [tmp_path / "out", tmp_path / "out" / "base"]
+    assert [samples.folder for _, _, samples in jobs] == [
+        tmp_path / "out",
+        tmp_path / "out" / "base",
+    ]

@@ -1,4 +1,6 @@
-"""Every script of examples/ and every command of its README trains, here for one short step of a tiny model."""
+"""Every script of examples/ and every command of its README trains, here for one short step of a
+tiny model.
+"""
 
 import importlib.util
 import json
@@ -15,7 +17,10 @@ from conftest import json_lines, run_ranks
 
 README = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.strip() for line in README.splitlines() if line.startswith("    examples/")]
-SMALL = "--questions-per-step 4 --samples-per-question 4 --max-prompt-tokens 64 --max-answer-tokens 64 --steps 1"
+SMALL = (
+    "--questions-per-step 4 --samples-per-question 4 --max-prompt-tokens 64 --max-answer-tokens 64 "
+    "--steps 1"
+)
 SMALL += " --eval-every 0 --watch-questions 0 --rollouts-every 1"
 MODELS = {
     "smollm2.sh": "tiny-model",
@@ -28,13 +33,17 @@ SCRIPTS = [f"examples/{script.name}" for script in (ROOT / "examples").glob("*.s
 
 
 def started_with(command: str, folder: Path) -> list[str]:
-    """Return what an example runs `deepspeed` with, from the repository's root. Nothing is started."""
+    """Return what an example runs `deepspeed` with, from the repository's root. Nothing is
+    started.
+    """
     launcher = folder / "deepspeed"
     launcher.write_text("#!/bin/sh\npwd\nprintf '%s\\n' \"$@\"\n")
     launcher.chmod(0o755)
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     words = [str(ROOT / shlex.split(command)[0]), *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
     where, *arguments = done.stdout.splitlines()
     assert Path(where) == ROOT
     return arguments
@@ -48,7 +57,9 @@ def test_the_readme_names_every_script_and_uses_the_reward_and_the_data():
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("command", [*(script for script in SCRIPTS if "tiny" not in script), *COMMANDS])
+@pytest.mark.parametrize(
+    "command", [*(script for script in SCRIPTS if "tiny" not in script), *COMMANDS]
+)
 def test_it_trains(command, tmp_path):
     flags = f"{SMALL} --output-dir {tmp_path / 'run'}"
     script = Path(shlex.split(command)[0]).name
@@ -94,7 +105,13 @@ def test_every_problem_has_the_solution_that_comes_with_it(data):
 
 @pytest.mark.parametrize(
     "answer",
-    ["(44-19)*4", r"(44-19) \times 4 = 100", r"4\cdot\left(44-19\right)", "$(44-19)*4$", "(44-19)×4"],
+    [
+        "(44-19)*4",
+        r"(44-19) \times 4 = 100",
+        r"4\cdot\left(44-19\right)",
+        "$(44-19)*4$",
+        "(44-19)×4",
+    ],
 )
 def test_right_expressions(answer):
     assert example.countdown(f"\\boxed{{{answer}}}", REFERENCE) == 1
@@ -103,7 +120,8 @@ def test_right_expressions(answer):
 
 def test_fractions_are_exact():
     assert example.countdown(r"\boxed{8/(3-8/3)}", "24: 3 3 8 8") == 1
-    assert example.countdown(r"\boxed{\frac{8}{3-\frac{8}{3}}}", "24: 3 3 8 8") == 0  # nested: not read
+    # Nested: not read
+    assert example.countdown(r"\boxed{\frac{8}{3-\frac{8}{3}}}", "24: 3 3 8 8") == 0
     assert example.countdown(r"\boxed{\frac{44-19}{4}*16}", "100: 4 16 19 44") == 1
     assert example.countdown(r"\boxed{1/3*3}", "1: 1 3 3") == 1
 

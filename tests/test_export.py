@@ -1,4 +1,6 @@
-"""scripts/export.py: a checkpoint becomes a model folder or a model of the hub, without the optimizer's files."""
+"""scripts/export.py: a checkpoint becomes a model folder or a model of the hub, without the
+optimizer's files.
+"""
 
 import base64
 import json
@@ -38,7 +40,9 @@ def test_a_folder_gets_the_model_and_nothing_of_the_trainer(run, tmp_path, place
     export.main(export.Args(str(run / place), target))
     assert capsys.readouterr().out == f"{target}\n"
     assert {path.name for path in target.iterdir()} == MODEL_FILES | {"README.md"}
-    assert (target / "model.safetensors").read_bytes() == (TINY_MODEL / "model.safetensors").read_bytes()
+    assert (target / "model.safetensors").read_bytes() == (
+        TINY_MODEL / "model.safetensors"
+    ).read_bytes()
     assert [path.name for path in target.parent.iterdir()] == ["model"]
     with pytest.raises(InputError, match="exists already; name another folder, or delete it"):
         export.main(export.Args(str(run), target))
@@ -47,7 +51,11 @@ def test_a_folder_gets_the_model_and_nothing_of_the_trainer(run, tmp_path, place
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("Qwen/Qwen3-0.6B", "model", "Qwen/Qwen3-0.6B: no such folder; name a run, one of its checkpoints"),
+        (
+            "Qwen/Qwen3-0.6B",
+            "model",
+            "Qwen/Qwen3-0.6B: no such folder; name a run, one of its checkpoints",
+        ),
         ("empty", "model", "holds no config.json; write it with save_pretrained"),
         ("run", "/proc/model", "/proc/model: cannot be written ("),
     ],
@@ -65,13 +73,21 @@ URL = "https://huggingface.co/me/mine"
 
 
 def export_to_hub(run, address):
-    environment = os.environ | {"HF_ENDPOINT": address, "HF_TOKEN": "hf_x", "HF_HUB_DISABLE_XET": "1"}
+    environment = os.environ | {
+        "HF_ENDPOINT": address,
+        "HF_TOKEN": "hf_x",
+        "HF_HUB_DISABLE_XET": "1",
+    }
     command = [sys.executable, "scripts/export.py", str(run), "--hub-repo", "me/mine"]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the hub as an upload needs. Keeps what it is asked to create, and the files of the commit."""
+    """As much of the hub as an upload needs. Keeps what it is asked to create, and the files of
+    the commit.
+    """
 
     created, committed = [], {}
 
@@ -82,11 +98,15 @@ class Hub(BaseHTTPRequestHandler):
             self.created.append(json.loads(asked))
         elif "/preupload/" in self.path:
             files = json.loads(asked)["files"]
-            answer["files"] = [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files]
+            answer["files"] = [
+                {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in files
+            ]
         elif "/commit/" in self.path:
             for line in map(json.loads, asked.splitlines()):
                 if line["key"] == "file":
-                    self.committed[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                    self.committed[line["value"]["path"]] = base64.b64decode(
+                        line["value"]["content"]
+                    )
         self.respond(answer)
 
     def do_GET(self):
@@ -113,7 +133,9 @@ def test_one_command_uploads_to_the_hub(run):
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{URL}/commit/1\n"
     [created] = Hub.created
-    assert created.items() >= {"name": "mine", "organization": "me", "visibility": "private"}.items()
+    assert (
+        created.items() >= {"name": "mine", "organization": "me", "visibility": "private"}.items()
+    )
     assert Hub.committed.keys() == MODEL_FILES | {"README.md"}
     assert Hub.committed["model.safetensors"] == (TINY_MODEL / "model.safetensors").read_bytes()
 
@@ -126,7 +148,9 @@ def test_a_hub_that_cannot_be_reached_is_one_line(run):
     assert line.startswith("error: --hub-repo me/mine: the upload failed (ConnectError: ")
 
 
-@pytest.mark.parametrize("args", [export.Args("run"), export.Args("run", "folder", hub_repo="me/mine")])
+@pytest.mark.parametrize(
+    "args", [export.Args("run"), export.Args("run", "folder", hub_repo="me/mine")]
+)
 def test_a_folder_or_a_repository_is_needed(args):
     with pytest.raises(InputError, match="give a folder to write, or --hub-repo OWNER/NAME"):
         export.main(args)

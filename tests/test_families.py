@@ -1,6 +1,7 @@
 """Models of every family train, stay in sync, are saved for others to load, and resume exactly.
 
-`python dev/models_table.py` does the same with more families, and writes the table of docs/models.md.
+`python dev/models_table.py` does the same with more families, and writes the table of
+docs/models.md.
 """
 
 import json
@@ -16,7 +17,15 @@ from bnpo.files import ROOT, InputError
 from bnpo.policy.folder import check_model, load_tokenizer, model_folder
 from check_model import two_layers
 from conftest import report_of, run_ranks
-from families import ALSO_TRAINED, NOT_TRAINED, REFUSED_LATER, TRAINED, family_config, make_family, make_sharp
+from families import (
+    ALSO_TRAINED,
+    NOT_TRAINED,
+    REFUSED_LATER,
+    TRAINED,
+    family_config,
+    make_family,
+    make_sharp,
+)
 
 DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
 """Largest mean difference per token between two computations with equal weights."""
@@ -31,7 +40,8 @@ def train_family(folder: Path, family: str, dtype: str) -> dict:
 
 
 def check_report(report: dict, dtype: str) -> None:
-    assert report["names"] == []  # of the checkpoint's tensors, none is missing for transformers and none is too many
+    # Of the checkpoint's tensors, none is missing for transformers and none is too many
+    assert report["names"] == []
     assert report["moved"] > 0.01
     assert report["resumed"]
     assert max(report[name] for name in ("transformers", "vllm", "sync")) < DTYPES[dtype]
@@ -40,18 +50,34 @@ def check_report(report: dict, dtype: str) -> None:
 @pytest.mark.sampler
 @pytest.mark.parametrize(
     ("family", "dtype"),
-    [*((family, "float32") for family in TRAINED), *((family, "bfloat16") for family in IN_BFLOAT16)],
+    [
+        *((family, "float32") for family in TRAINED),
+        *((family, "bfloat16") for family in IN_BFLOAT16),
+    ],
 )
 def test_a_family_trains_in_sync_and_resumes_exactly(family, dtype, tmp_path):
     check_report(train_family(tmp_path, family, dtype), dtype)
 
 
 def refuse_family(folder: Path, family: str) -> str:
-    """The reason with which train.py refuses a random model of `family`, in one line before its first update."""
+    """The reason with which train.py refuses a random model of `family`, in one line before its
+    first update.
+    """
     settings, reason = REFUSED_LATER[family]
     model, run = folder / family, folder / "run"
     make_family(model, family, **settings)
-    flags = ("--preset", "tiny", "--model", model, "--eval-every", 0, "--watch-questions", 0, "--output-dir", run)
+    flags = (
+        "--preset",
+        "tiny",
+        "--model",
+        model,
+        "--eval-every",
+        0,
+        "--watch-questions",
+        0,
+        "--output-dir",
+        run,
+    )
     done = run_ranks(2, "train.py", *flags, check=False)
     assert done.returncode == 2
     [line] = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
@@ -74,7 +100,9 @@ def test_the_list_of_families_is_current():
     assert f"These {len(TRAINED | ALSO_TRAINED)} families train:" in " ".join(text.split())
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
     refused = NOT_TRAINED | REFUSED_LATER
-    assert {family.strip("`"): reason for family, reason in rows} == {name: why for name, (_, why) in refused.items()}
+    assert {family.strip("`"): reason for family, reason in rows} == {
+        name: why for name, (_, why) in refused.items()
+    }
 
 
 @pytest.mark.parametrize("family", TRAINED | ALSO_TRAINED)
@@ -94,10 +122,19 @@ def test_other_families_are_refused_with_the_reason(family, tmp_path):
 
 
 def test_settings_of_a_family_decide_too(tmp_path):
-    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 16, "long_factor": [2.0] * 16}
-    family_config("phi3", rope_parameters=rope, original_max_position_embeddings=128).save_pretrained(tmp_path)
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0] * 16,
+        "long_factor": [2.0] * 16,
+    }
+    family_config(
+        "phi3", rope_parameters=rope, original_max_position_embeddings=128
+    ).save_pretrained(tmp_path)
     check_model(tmp_path, 128)
-    with pytest.raises(InputError, match="its longrope has other frequencies for texts over 128 tokens"):
+    with pytest.raises(
+        InputError, match="its longrope has other frequencies for texts over 128 tokens"
+    ):
         check_model(tmp_path, 129)
     family_config("qwen2", quantization_config={"quant_method": "fp8"}).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="its weights are quantised"):
@@ -108,9 +145,14 @@ def test_settings_of_a_family_decide_too(tmp_path):
 
 def test_code_from_the_hub_and_broken_settings_are_refused(tmp_path):
     settings = json.loads((TINY_MODEL / "config.json").read_text())
-    for changes in ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}}, {"hidden_size": "wide"}):
+    for changes in (
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}},
+        {"hidden_size": "wide"},
+    ):
         (tmp_path / "config.json").write_text(json.dumps(settings | changes))
-        with pytest.raises(InputError, match=r"config\.json: transformers cannot run this model \("):
+        with pytest.raises(
+            InputError, match=r"config\.json: transformers cannot run this model \("
+        ):
             check_model(tmp_path, 192)
 
 
@@ -120,13 +162,18 @@ def model(tmp_path):
 
 
 def test_a_folder_without_one_of_its_shards(model):
-    (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00002-of-2.safetensors"}}')
+    (model / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "model-00002-of-2.safetensors"}}'
+    )
     with pytest.raises(
-        InputError, match=r"model: lacks model-00002-of-2\.safetensors, which model\.safetensors\.index"
+        InputError,
+        match=r"model: lacks model-00002-of-2\.safetensors, which model\.safetensors\.index",
     ):
         model_folder(str(model))
     (model / "model.safetensors.index.json").write_text('{"weight_map": ["model.safetensors"]}')
-    with pytest.raises(InputError, match=r"model\.safetensors\.index\.json: has no weight_map of names of files"):
+    with pytest.raises(
+        InputError, match=r"model\.safetensors\.index\.json: has no weight_map of names of files"
+    ):
         model_folder(str(model))
 
 
@@ -135,7 +182,10 @@ def test_a_folder_without_one_of_its_shards(model):
     [
         (lambda whole: whole[: len(whole) // 2], "model.safetensors: is damaged, perhaps cut off"),
         (lambda whole: whole[:5], "model.safetensors: is damaged, perhaps cut off"),
-        (lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "only a git-lfs pointer"),
+        (
+            lambda whole: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            "only a git-lfs pointer",
+        ),
         (lambda whole: b"<html>not found</html>", "model.safetensors: is damaged"),
     ],
 )
@@ -148,7 +198,9 @@ def test_weights_that_are_cut_off_or_no_weights(model, content, message):
 
 def test_a_tokenizer_that_cannot_be_loaded(model):
     (model / "tokenizer.json").write_text("{}")
-    with pytest.raises(InputError, match="model: its tokenizer: transformers cannot run this model"):
+    with pytest.raises(
+        InputError, match="model: its tokenizer: transformers cannot run this model"
+    ):
         load_tokenizer(model, 10)
 
 
@@ -167,10 +219,11 @@ def test_special_tokens_beyond_the_embedding_are_allowed(model):
 
 
 TEXTS = (
-    "Tom has 5 apples and buys 7 more. How many apples does Tom have now? Natalia sold clips to 48 of her friends in "
-    "April, and then she sold half as many clips in May. How many clips did Natalia sell altogether in April and May?",
-    "Let a be a positive real number such that all the roots of x^3 + ax^2 + ax + 1 = 0 are real. Find the smallest "
-    "possible value of a.",
+    "Tom has 5 apples and buys 7 more. How many apples does Tom have now? Natalia sold clips to 48 "
+    "of her friends in April, and then she sold half as many clips in May. How many clips did "
+    "Natalia sell altogether in April and May?",
+    "Let a be a positive real number such that all the roots of x^3 + ax^2 + ax + 1 = 0 are real. "
+    "Find the smallest possible value of a.",
     "1+1=? 2",
 )
 FAULTS = {"attention scale", "packed answers mix", "layer of another", "rotary base"}
@@ -180,7 +233,8 @@ def check_bounds(folder: Path, dtype: str, faults: set[str]) -> None:
     report = report_of(1, "bounds_check", folder, dtype, *TEXTS)
     refused = {name for name, error in report["errors"].items() if "explains" in error}
     assert refused >= faults, report["errors"]
-    # Answers at three temperatures and random tokens. The bound is that of the text that is rounded least.
+    # Answers at three temperatures and random tokens. The bound is that of the text that is rounded
+    # least.
     assert max(report["gaps"]) < report["bound"]
     for healthy in report["checks"]:  # other texts of the task
         assert max(healthy["learner"], healthy["apart"]) < 2 * healthy["rounding"] + 2e-4
@@ -198,7 +252,9 @@ def test_a_deep_model_with_sharp_predictions(dtype, tmp_path, request):
 @pytest.mark.sampler
 def test_a_window_that_is_ignored(tmp_path):
     make_family(tmp_path / "model", "gemma3_text", **TRAINED["gemma3_text"])
-    check_bounds(tmp_path / "model", "bfloat16", {"window ignored", "packed answers mix", "attention scale"})
+    check_bounds(
+        tmp_path / "model", "bfloat16", {"window ignored", "packed answers mix", "attention scale"}
+    )
 
 
 @pytest.mark.sampler
@@ -224,13 +280,21 @@ def shape(tmp_path):
 def test_a_model_whose_weights_are_not_there(shape):
     printed = run_ranks(0, "scripts/check_model.py", shape).stdout
     assert f"{shape}: trains\n" in printed
-    assert "compared with random weights, 2 layers of the model's shape, a vocabulary of 4096, in fp32" in printed
+    assert (
+        "compared with random weights, 2 layers of the model's shape, a vocabulary of 4096, in fp32"
+        in printed
+    )
     assert max(map(float, re.search(DIFFERENCES, printed).groups())) < 1e-5
     assert "its tokenizer has no chat template: train it with --template FILE" in printed
 
 
 def test_two_layers_are_of_different_kinds():
     kinds = ["sliding_attention"] * 5 + ["full_attention"]
-    short = two_layers(family_config("gemma3_text", num_hidden_layers=6, layer_types=kinds, sliding_window=512))
-    assert (short.num_hidden_layers, short.layer_types) == (2, ["sliding_attention", "full_attention"])
+    short = two_layers(
+        family_config("gemma3_text", num_hidden_layers=6, layer_types=kinds, sliding_window=512)
+    )
+    assert (short.num_hidden_layers, short.layer_types) == (
+        2,
+        ["sliding_attention", "full_attention"],
+    )
     assert short.sliding_window == 16

@@ -1,4 +1,6 @@
-"""What goes wrong in a run, caused for real: ranks that die or raise, numbers that are not finite, several machines."""
+"""What goes wrong in a run, caused for real: ranks that die or raise, numbers that are not
+finite, several machines.
+"""
 
 import json
 import os
@@ -19,25 +21,52 @@ from safetensors.torch import load_file
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.speed import TIMINGS
-from conftest import ROOT, files_of, free_port, json_lines, run_ranks, temporary_folder, users_environment
+from conftest import (
+    ROOT,
+    files_of,
+    free_port,
+    json_lines,
+    run_ranks,
+    temporary_folder,
+    users_environment,
+)
 
-SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4, "--max-answer-tokens", 32)
+SMALL = (
+    "--preset",
+    "tiny",
+    "--questions-per-step",
+    4,
+    "--samples-per-question",
+    4,
+    "--max-answer-tokens",
+    32,
+)
 SMALL += ("--watch-questions", 0)
 
 
 def start_rank(rank: int, port: int, output: Path, fault: str) -> subprocess.Popen:
     """One of three ranks of a run that meet at a port."""
-    environment = os.environ | {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = os.environ | {
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     command = [sys.executable, "tests/programs/lifeline_check.py", fault]
     with output.open("w") as file:
         return subprocess.Popen(
-            command, cwd=ROOT, env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=file, stderr=file
+            command,
+            cwd=ROOT,
+            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=file,
+            stderr=file,
         )
 
 
 @pytest.mark.program
 @pytest.mark.parametrize(("fault", "status"), [("rank 2 killed", -9), ("rank 2 raises", 1)])
-def test_ranks_without_a_launcher_notice_in_a_collective_that_one_has_ended(fault, status, tmp_path):
+def test_ranks_without_a_launcher_notice_in_a_collective_that_one_has_ended(
+    fault, status, tmp_path
+):
     port = free_port()
     ranks = [start_rank(rank, port, tmp_path / str(rank), fault) for rank in range(3)]
     assert [rank.wait(timeout=60) for rank in ranks] == [1, 1, status]
@@ -65,22 +94,53 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
 def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subprocess.Popen:
     """A launcher with one core a rank; two machines would not know that they share the cores."""
     command = [Path(sys.executable).with_name("deepspeed"), *launcher_flags, "train.py", *SMALL]
-    command += ["--steps", steps, "--save-every", 2, "--eval-every", 0, "--rollouts-every", 1, "--output-dir", run]
-    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {"OMP_NUM_THREADS": "1"}
+    command += [
+        "--steps",
+        steps,
+        "--save-every",
+        2,
+        "--eval-every",
+        0,
+        "--rollouts-every",
+        1,
+        "--output-dir",
+        run,
+    ]
+    environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | {
+        "OMP_NUM_THREADS": "1"
+    }
     with output.open("w") as file:
-        return subprocess.Popen(list(map(str, command)), cwd=ROOT, env=environment, stdout=file, stderr=file)
+        return subprocess.Popen(
+            list(map(str, command)), cwd=ROOT, env=environment, stdout=file, stderr=file
+        )
 
 
-def kill_rank(rank: int, run: Path, launchers: list[subprocess.Popen], outputs: list[Path]) -> float:
+def kill_rank(
+    rank: int, run: Path, launchers: list[subprocess.Popen], outputs: list[Path]
+) -> float:
     """SIGKILL for `rank` once step 2 has its checkpoint; return the seconds until all is over."""
     deadline = time.monotonic() + 240
     while not (run / "checkpoints" / "step-000002").exists():
         assert time.monotonic() < deadline
-        assert all(launcher.poll() is None for launcher in launchers), "".join(o.read_text() for o in outputs)[-5000:]
+        assert all(launcher.poll() is None for launcher in launchers), "".join(
+            o.read_text() for o in outputs
+        )[-5000:]
         time.sleep(0.1)
-    everyone = [child for launcher in launchers for child in psutil.Process(launcher.pid).children(recursive=True)]
-    assert len([process for process in everyone if "multiprocessing" in " ".join(process.cmdline())]) > 2  # graders
-    ranks = {p.environ()["RANK"]: p for p in everyone if "train.py" in p.cmdline() and "RANK" in p.environ()}
+    everyone = [
+        child
+        for launcher in launchers
+        for child in psutil.Process(launcher.pid).children(recursive=True)
+    ]
+    # Graders
+    assert (
+        len([process for process in everyone if "multiprocessing" in " ".join(process.cmdline())])
+        > 2
+    )
+    ranks = {
+        p.environ()["RANK"]: p
+        for p in everyone
+        if "train.py" in p.cmdline() and "RANK" in p.environ()
+    }
     victim, started = ranks[str(rank)], time.monotonic()
     victim.send_signal(signal.SIGKILL)
     for launcher in launchers:
@@ -107,7 +167,15 @@ def two_machines(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two")
     outputs, run, hosts = [folder / "output", folder / "output1"], folder / "run", folder / "hosts"
     hosts.write_text("machine-0 slots=1\nmachine-1 slots=1\n")
-    place = ("--hostfile", hosts, "--no_ssh", "--master_addr", "127.0.0.1", "--master_port", free_port())
+    place = (
+        "--hostfile",
+        hosts,
+        "--no_ssh",
+        "--master_addr",
+        "127.0.0.1",
+        "--master_port",
+        free_port(),
+    )
     launchers = [start(outputs[i], run, *place, "--node_rank", i, steps=50) for i in range(2)]
     (folder / "killed").write_text(str(kill_rank(1, run, launchers, outputs)))
     return folder
@@ -128,17 +196,26 @@ def test_two_launchers_compute_what_one_does(one_machine, two_machines):
     lines = []
     for folder in (one_machine, two_machines):
         first = (folder / "run" / "metrics.jsonl").read_text().splitlines()[:2]
-        lines.append([{k: v for k, v in json.loads(line).items() if not k.startswith(TIMINGS)} for line in first])
+        lines.append(
+            [
+                {k: v for k, v in json.loads(line).items() if not k.startswith(TIMINGS)}
+                for line in first
+            ]
+        )
     assert lines[0] == lines[1]
     assert [line["step"] for line in lines[0]] == [1, 2]
     assert lines[0][1]["grad_norm"] > 0
     for file in ("rollouts/step-000002.jsonl", "checkpoints/step-000002/model.safetensors"):
-        assert (one_machine / "run" / file).read_bytes() == (two_machines / "run" / file).read_bytes()
+        assert (one_machine / "run" / file).read_bytes() == (
+            two_machines / "run" / file
+        ).read_bytes()
 
 
 @pytest.mark.sampler
 def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_path):
-    """One over this density is too large for fp32 where a third of the answers are right, or fewer."""
+    """One over this density is too large for fp32 where a third of the answers are right, or
+    fewer.
+    """
     run = tmp_path / "run"
     flags = ("--algo", "beta", "--beta-parameters", 100, 1, "--max-bad-steps", 2, "--save-every", 1)
     flags += ("--questions-per-step", 8, "--samples-per-question", 16)
@@ -152,7 +229,9 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     ) in failed.stdout
     end = json.loads((run / "end.json").read_text())
     assert end["step"] == 2
-    assert end["why"].startswith("RunError: the loss or the gradient norm was not finite in 2 steps in a row")
+    assert end["why"].startswith(
+        "RunError: the loss or the gradient norm was not finite in 2 steps in a row"
+    )
     assert failed.stdout.count("error: the loss or the gradient norm") == 1
 
     lines = json_lines(run / "metrics.jsonl")
@@ -162,7 +241,10 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
     saved = load_file(run / "checkpoints" / "step-000001" / "model.safetensors")
     for name, weight in load_file(TINY_MODEL / "model.safetensors").items():
         assert torch.equal(saved[name], weight)
-    assert sorted(path.name for path in (run / "rollouts").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
+    assert sorted(path.name for path in (run / "rollouts").iterdir()) == [
+        "step-000001.jsonl",
+        "step-000002.jsonl",
+    ]
     rows = json_lines(run / "rollouts" / "step-000002.jsonl")
     assert len(rows) == 128
     assert any(row["advantage"] for row in rows)
@@ -173,7 +255,13 @@ def test_a_run_of_bad_updates_keeps_its_batches_and_its_weights_and_stops(tmp_pa
 def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     suite, run = tmp_path / "suite.json", tmp_path / "run"
     dataset = {"data": "arithmetic", "problems": 4, "repetitions": 1}
-    sampling = {"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 32}
+    sampling = {
+        "temperature": 0.6,
+        "top_p": 1.0,
+        "template": "chat",
+        "max_prompt_tokens": 64,
+        "max_answer_tokens": 32,
+    }
     suite.write_text(json.dumps({"datasets": {"arithmetic": dataset}, **sampling}))
     flags = (*SMALL, "--watch-questions", 2, "--steps", 2, "--rollouts-every", 1, "--eval-every", 1)
     flags += ("--eval-suite", suite, "--output-dir", run)
@@ -184,10 +272,23 @@ def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     watched = json_lines(run / "watch" / "step-000001.jsonl")
     assert len(watched) == 2 * 4
     run_ranks(1, "train.py", *flags, "--resume")
-    assert sorted(file.stem for file in (run / "watch").iterdir()) == ["step-000000", "step-000001", "step-000002"]
+    assert sorted(file.stem for file in (run / "watch").iterdir()) == [
+        "step-000000",
+        "step-000001",
+        "step-000002",
+    ]
 
 
-DRY_RUN = ("train.py", "--preset", "tiny", "--questions-per-step", "4", "--eval-every", "0", "--dry-run")
+DRY_RUN = (
+    "train.py",
+    "--preset",
+    "tiny",
+    "--questions-per-step",
+    "4",
+    "--eval-every",
+    "0",
+    "--dry-run",
+)
 
 
 @pytest.mark.program
@@ -195,7 +296,9 @@ DRY_RUN = ("train.py", "--preset", "tiny", "--questions-per-step", "4", "--eval-
 def test_what_cannot_be_printed_ends_no_program(stdout, tmp_path):
     code = "from bnpo.environment import setup_environment; setup_environment()\n"
     code += "for _ in range(9999): print('\\u00b1 \\udcff')\nprint('end', flush=True)"
-    environment = users_environment() | {"PYTHONIOENCODING": "ascii" if stdout == "ascii" else "utf-8"}
+    environment = users_environment() | {
+        "PYTHONIOENCODING": "ascii" if stdout == "ascii" else "utf-8"
+    }
     reader, writer = os.pipe()
     os.close(reader)
     file = {"full disk": open("/dev/full", "w"), "closed pipe": writer}.get(stdout, subprocess.PIPE)  # noqa: SIM115
@@ -222,9 +325,21 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         (ADDRESS | {"LOCAL_RANK": "1"}, dict.fromkeys(("LOCAL_RANK", *ADDRESS)), ""),
         (LEFT_OVER | ADDRESS, LEFT_OVER | ADDRESS, ""),  # of a launcher
         ({"HOME": None}, {"HOME": os.path.expanduser("~")}, ""),
-        ({"HOME": "/proc/no"}, {"HOME": f"/tmp/bnpo-home-{os.getuid()}"}, "HOME: /proc/no cannot be written, so cach"),
-        ({"HOME": "~"}, {"HOME": f"/tmp/bnpo-home-{os.getuid()}"}, "HOME: ~ cannot be written, so caches of"),
-        ({"TMPDIR": "{long}"}, {"TMPDIR": "/tmp"}, "TMPDIR: {long} is too long for the paths of sockets, so temporary"),
+        (
+            {"HOME": "/proc/no"},
+            {"HOME": f"/tmp/bnpo-home-{os.getuid()}"},
+            "HOME: /proc/no cannot be written, so cach",
+        ),
+        (
+            {"HOME": "~"},
+            {"HOME": f"/tmp/bnpo-home-{os.getuid()}"},
+            "HOME: ~ cannot be written, so caches of",
+        ),
+        (
+            {"TMPDIR": "{long}"},
+            {"TMPDIR": "/tmp"},
+            "TMPDIR: {long} is too long for the paths of sockets, so temporary",
+        ),
         ({"TMPDIR": "{short}"}, {"TMPDIR": "{short}"}, ""),
     ],
 )
@@ -234,13 +349,20 @@ def test_the_environment_of_others_is_not_taken_for_ours(given, expected, line):
         os.mkdir(long)
 
         def fill(variables: dict) -> dict:
-            return {name: value and value.format(short=short, long=long) for name, value in variables.items()}
+            return {
+                name: value and value.format(short=short, long=long)
+                for name, value in variables.items()
+            }
 
         environment = users_environment() | {"TMPDIR": "/tmp"} | fill(given)
         environment = {name: value for name, value in environment.items() if value is not None}
-        code = "import json, os; from bnpo.environment import setup_environment; setup_environment()\n"
+        code = (
+            "import json, os; from bnpo.environment import setup_environment; setup_environment()\n"
+        )
         command = [sys.executable, "-c", f"{code}print(json.dumps(dict(os.environ)))"]
-        done = subprocess.run(command, cwd=short, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=short, env=environment, capture_output=True, text=True, check=True
+        )
         after = json.loads(done.stdout)
         assert {name: after.get(name) for name in expected} == fill(expected)
         assert done.stderr.startswith(line.format(long=long))
@@ -254,7 +376,12 @@ def test_programs_without_a_launcher_print_whatever_rank_the_environment_says(co
     programs = [
         subprocess.run(
             [sys.executable, *command],
-            **{"cwd": ROOT, "env": users_environment() | left_over, "capture_output": True, "check": False},
+            **{
+                "cwd": ROOT,
+                "env": users_environment() | left_over,
+                "capture_output": True,
+                "check": False,
+            },
         )
         for left_over in ({}, LEFT_OVER)
     ]
@@ -265,7 +392,9 @@ def test_programs_without_a_launcher_print_whatever_rank_the_environment_says(co
 
 @pytest.mark.sampler
 def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(tmp_path):
-    """SIGHUP, which nohup ignores, stops nothing. Without their launcher the ranks stop after their step."""
+    """SIGHUP, which nohup ignores, stops nothing. Without their launcher the ranks stop after
+    their step.
+    """
     run = tmp_path / "run"
     command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "train.py", *SMALL]
     command += ["--steps", 1000, "--eval-every", 0, "--output-dir", run]
@@ -279,7 +408,10 @@ def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(tmp_path
 
         def wait_for_steps(steps: int) -> None:
             deadline = time.monotonic() + 240
-            while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < steps:
+            while (
+                not (run / "metrics.jsonl").exists()
+                or (run / "metrics.jsonl").read_text().count("\n") < steps
+            ):
                 assert time.monotonic() < deadline
                 assert launcher.poll() is None
                 time.sleep(0.1)
@@ -299,12 +431,19 @@ def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(tmp_path
 
 
 OVERWRITE = (*SMALL, "--steps", 1, "--eval-every", 0, "--overwrite")
-CANNOT_CONNECT = r"error: the ranks cannot connect \(RuntimeError: .*eth99\); .* correct or unset GLOO_SOCKET_IFNAME, "
+CANNOT_CONNECT = (
+    r"error: the ranks cannot connect \(RuntimeError: .*eth99\); .* correct or unset "
+    r"GLOO_SOCKET_IFNAME, "
+)
 
 
 def write_earlier_run(run: Path) -> dict[str, str]:
     """Write a run as far as --overwrite looks at it. Return its files."""
-    files = {"config.json": '{"preset": "tiny"}', "metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights"}
+    files = {
+        "config.json": '{"preset": "tiny"}',
+        "metrics.jsonl": "lines",
+        "checkpoints/step-000003/x": "weights",
+    }
     files |= {"end.json": "{}", "mine.txt": "mine"}
     for name, text in files.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
@@ -315,8 +454,12 @@ def write_earlier_run(run: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("environment", "flags", "message"),
     [
-        pytest.param({"GLOO_SOCKET_IFNAME": "eth99"}, (), CANNOT_CONNECT, marks=pytest.mark.program),
-        pytest.param({}, ("--sync-tolerance", 1e-12), "error: .*--sync-tolerance", marks=pytest.mark.sampler),
+        pytest.param(
+            {"GLOO_SOCKET_IFNAME": "eth99"}, (), CANNOT_CONNECT, marks=pytest.mark.program
+        ),
+        pytest.param(
+            {}, ("--sync-tolerance", 1e-12), "error: .*--sync-tolerance", marks=pytest.mark.sampler
+        ),
     ],
 )
 def test_an_earlier_run_outlives_a_new_one_that_cannot_start(environment, flags, message, tmp_path):
@@ -341,7 +484,12 @@ def test_an_earlier_run_is_deleted_by_the_new_one(tmp_path):
     assert (run / "mine.txt").exists()
     assert (run / "last").resolve().name == "step-000001"
     # And a start with another number of ranks prints a command that a shell understands.
-    refused = run_ranks(1, "train.py", *SMALL, "--steps", 2, "--resume", "--output-dir", run, check=False)
+    refused = run_ranks(
+        1, "train.py", *SMALL, "--steps", 2, "--resume", "--output-dir", run, check=False
+    )
     command = refused.stdout.partition("or convert it: ")[2]
-    folders = [str(run / "checkpoints" / "step-000001" / "trainer" / name) for name in ("zero", "universal")]
+    folders = [
+        str(run / "checkpoints" / "step-000001" / "trainer" / name)
+        for name in ("zero", "universal")
+    ]
     assert shlex.split(command)[-3::2] == folders

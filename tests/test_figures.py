@@ -16,11 +16,15 @@ from paper.figures import (
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes a run with the given flags. Accuracies are random, norms too unless given."""
+    """Return a function that writes a run with the given flags. Accuracies are random, norms too
+    unless given.
+    """
 
     def run(*flags, steps=40, norms=None):
         folder = tmp_path / ("run" + "".join(flags))
-        config, _ = parse_train_config(["--preset", "tiny", *flags, "--output-dir", str(folder)], has_cuda=False)
+        config, _ = parse_train_config(
+            ["--preset", "tiny", *flags, "--output-dir", str(folder)], has_cuda=False
+        )
         lock_run(folder)
         claim_folder(config, {})
         tracker = Tracker(config, steps, 0)
@@ -32,7 +36,12 @@ def write(tmp_path):
             norm = rng.lognormal(1, 0.3) if norms is None else norms[step - 1]
             metrics = {"reward/mean": fit.mean, "grad_norm": norm}
             if config.method.algo == "bnpo":
-                metrics |= {"beta/E": fit.mean, "beta/V": fit.variance, "beta/alpha": fit.alpha, "beta/beta": fit.beta}
+                metrics |= {
+                    "beta/E": fit.mean,
+                    "beta/V": fit.variance,
+                    "beta/alpha": fit.alpha,
+                    "beta/beta": fit.beta,
+                }
             tracker.write(step, metrics)
         tracker.close()
         return folder
@@ -47,12 +56,23 @@ def labels(axes):
 def test_runs_are_grouped_by_method_and_by_what_differs(write):
     flags = (("--algo", "grpo"), ("--algo", "bnpo"), ("--algo", "bnpo", "--seed", "1"))
     groups = group_runs([read_run(write(*given)) for given in flags])
-    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {"GRPO": [0], "BNPO": [0, 1]}
-    flags = (("--lr", "1e-5"), ("--lr", "2e-5", "--algo", "grpo"), ("--lr", "3e-5"), ("--algo", "opo", "--decompose"))
+    assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {
+        "GRPO": [0],
+        "BNPO": [0, 1],
+    }
+    flags = (
+        ("--lr", "1e-5"),
+        ("--lr", "2e-5", "--algo", "grpo"),
+        ("--lr", "3e-5"),
+        ("--algo", "opo", "--decompose"),
+    )
     groups = group_runs([read_run(write(*given)) for given in flags])
     assert list(groups) == ["GRPO", "BNPO, lr 1e-05", "BNPO, lr 3e-05", "AD-OPO"]
     # Flags that change nothing of what is learned, and the length, which shows by itself.
-    same = [read_run(write("--steps", "9")), read_run(write("--seed", "1", "--keep", "3", "--eval-every", "7"))]
+    same = [
+        read_run(write("--steps", "9")),
+        read_run(write("--seed", "1", "--keep", "3", "--eval-every", "7")),
+    ]
     assert list(group_runs(same)) == ["BNPO"]
 
 
@@ -63,7 +83,8 @@ def test_a_band_pools_a_window_of_steps_and_all_seeds(write):
         read_run(write("--seed", "0", steps=6, norms=norms)),
         read_run(write("--seed", "1", steps=6, norms=doubled)),
     ]
-    assert runs[0].metrics["step"].tolist() == [1, 2, 3, 4, 5, 6]  # without that of the evaluation before the first
+    # Without that of the evaluation before the first
+    assert runs[0].metrics["step"].tolist() == [1, 2, 3, 4, 5, 6]
     single = band(runs[:1], "grad_norm", window=1)
     np.testing.assert_array_equal(single.steps, [1, 2, 3, 4, 6])  # nothing is known of step 5
     for values in (single.mean, single.low, single.high):
@@ -75,7 +96,9 @@ def test_a_band_pools_a_window_of_steps_and_all_seeds(write):
     # A run that is shorter counts as far as it goes.
     longer = read_run(write("--seed", "2", steps=8, norms=[9.0] * 8))
     assert band([*runs, longer], "grad_norm", window=1).mean[-2:].tolist() == [9, 9]
-    assert variation(runs[1].metrics["grad_norm"]) == pytest.approx(np.std([1, 2, 6, 4, 2], ddof=1) / 3)
+    assert variation(runs[1].metrics["grad_norm"]) == pytest.approx(
+        np.std([1, 2, 6, 4, 2], ddof=1) / 3
+    )
 
 
 def test_figure_3_shows_what_was_fitted(write):
@@ -109,5 +132,7 @@ def test_bad_folders_are_named(file, content, message, write):
     with pytest.raises(InputError, match=message):
         read_run(run)
     twins = [read_run(write("--algo", "rloo")), read_run(write("--algo", "rloo", "--keep", "1"))]
-    with pytest.raises(InputError, match=r"rloo and .*keep1: both are RLOO with seed 0; leave one out"):
+    with pytest.raises(
+        InputError, match=r"rloo and .*keep1: both are RLOO with seed 0; leave one out"
+    ):
         group_runs(twins)

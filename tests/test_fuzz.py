@@ -17,20 +17,70 @@ from bnpo.evaluation.program import EvalConfig, check
 from bnpo.evaluation.suites import load_suite
 from bnpo.files import ROOT, InputError
 
-WORDS = ["", " ", "0", "-1", "1", "7", "0.5", "1e309", "nan", "-inf", "None", "none", "True", "x", "é", "\ud835"]
-WORDS += ["--", "-", "-x", "=", ",", "a,b", "accuracy,format", "grpo", "9" * 30, "a" * 500, "\0", "\n", "{}", "[]"]
-WORDS += ["(", "[a", "(a)", "a.b", "/", ".", "/dev/null", "tests", "README.md", "x.py:f", "hub:a/b#c", "hub:", "{None}"]
+WORDS = [
+    "",
+    " ",
+    "0",
+    "-1",
+    "1",
+    "7",
+    "0.5",
+    "1e309",
+    "nan",
+    "-inf",
+    "None",
+    "none",
+    "True",
+    "x",
+    "é",
+    "\ud835",
+]
+WORDS += [
+    "--",
+    "-",
+    "-x",
+    "=",
+    ",",
+    "a,b",
+    "accuracy,format",
+    "grpo",
+    "9" * 30,
+    "a" * 500,
+    "\0",
+    "\n",
+    "{}",
+    "[]",
+]
+WORDS += [
+    "(",
+    "[a",
+    "(a)",
+    "a.b",
+    "/",
+    ".",
+    "/dev/null",
+    "tests",
+    "README.md",
+    "x.py:f",
+    "hub:a/b#c",
+    "hub:",
+    "{None}",
+]
 WORDS += ["~", "~/x", "🙂", "'"]
 
 
 def flag_words(draw: random.Random, names: list[str]) -> list[str]:
     """Return one flag in one of the forms that people write."""
     flag, value = "--" + draw.choice(names).replace("_", draw.choice("-_")), draw.choice(WORDS)
-    return draw.choice([[flag], [flag, value], [f"{flag}={value}"], [flag, value, draw.choice(WORDS)], [value]])
+    return draw.choice(
+        [[flag], [flag, value], [f"{flag}={value}"], [flag, value, draw.choice(WORDS)], [value]]
+    )
 
 
 def only_one_line(action, *arguments) -> bool:
-    """Return whether an action works. It may also raise one line, or exit as programs with wrong flags do."""
+    """Return whether an action works. It may also raise one line, or exit as programs with wrong
+    flags do.
+    """
     lines, status = "", 2
     try:
         action(*arguments)
@@ -67,8 +117,28 @@ def test_command_lines(start, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-VALUES = ["", "7", "1+1=?", "é\ud835", "\u2028", 7, -0.5, 1e300, float("nan"), True, None, [], {}, ["7"]]
-VALUES += [[{"role": "user", "content": "1+1=?"}], [{"role": "user"}], [{"role": "system", "content": 1}], "x" * 10_000]
+VALUES = [
+    "",
+    "7",
+    "1+1=?",
+    "é\ud835",
+    "\u2028",
+    7,
+    -0.5,
+    1e300,
+    float("nan"),
+    True,
+    None,
+    [],
+    {},
+    ["7"],
+]
+VALUES += [
+    [{"role": "user", "content": "1+1=?"}],
+    [{"role": "user"}],
+    [{"role": "system", "content": 1}],
+    "x" * 10_000,
+]
 VALUES += [{"a": {"b": "c"}}]
 
 
@@ -76,7 +146,15 @@ def rows(draw: random.Random) -> list:
     fields = ["problem", "answer", "id", "a.b", "a", ""]
     usual = {"problem": "1+1=?", "answer": "2"}
     return [
-        draw.choice([usual, usual, usual, usual | {draw.choice(fields): draw.choice(VALUES)}, draw.choice(VALUES)])
+        draw.choice(
+            [
+                usual,
+                usual,
+                usual,
+                usual | {draw.choice(fields): draw.choice(VALUES)},
+                draw.choice(VALUES),
+            ]
+        )
         for _ in range(draw.randint(0, 4))
     ]
 
@@ -93,7 +171,9 @@ def content(draw: random.Random, suffix: str) -> bytes:
         data = out.getvalue()
     elif suffix == ".csv":
         text = io.StringIO()
-        csv.writer(text).writerows([["problem", "answer", "id"], *([*item.values()] for item in objects)])
+        csv.writer(text).writerows(
+            [["problem", "answer", "id"], *([*item.values()] for item in objects)]
+        )
         data = text.getvalue().encode("utf-8", "surrogatepass")
     elif draw.random() < 0.5:
         data = json.dumps(items).encode()
@@ -101,7 +181,20 @@ def content(draw: random.Random, suffix: str) -> bytes:
         data = b"\n".join(json.dumps(item).encode() for item in items)
     for _ in range(draw.choice([0, 0, 1, 3])):
         place = draw.randint(0, len(data))
-        noise = draw.choice([b"", b"\0", b"\xff", b"\xef\xbb\xbf", b"\r", b'"', b",", b"{", b"\n\n", draw.randbytes(4)])
+        noise = draw.choice(
+            [
+                b"",
+                b"\0",
+                b"\xff",
+                b"\xef\xbb\xbf",
+                b"\r",
+                b'"',
+                b",",
+                b"{",
+                b"\n\n",
+                draw.randbytes(4),
+            ]
+        )
         data = data[:place] + noise + data[place + draw.choice([0, 0, 1, 50]) :]
     return data
 
@@ -123,7 +216,11 @@ def test_data_files(suffix, tmp_path):
 def test_json_files_of_settings_and_suites(tmp_path):
     draw = random.Random(1)
     suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text())
-    saved = {name: value for name, value in flat_settings(PRESETS["tiny"]).items() if name != "output_dir"}
+    saved = {
+        name: value
+        for name, value in flat_settings(PRESETS["tiny"]).items()
+        if name != "output_dir"
+    }
     for number in range(80):
         for kind, usual in (("suite", suite), ("config", saved)):
             values = dict(usual)

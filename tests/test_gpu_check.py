@@ -27,9 +27,19 @@ def test_the_list_names_every_check_and_without_a_gpu_one_line_says_so():
 
 
 def metrics(**changes):
-    """Return metrics.jsonl of a run of two steps that was resumed for two more, with `changes` in step 3."""
-    step = {"updates/skipped": 0, "tokens/trained": 900, "sync/difference": 0.01, "sampler_learner_gap_mean": 0.002}
-    rows = [{"step": 0}, *({"step": index} | step | {"tokens/per_second": 1000.0} for index in (1, 2, 3, 4))]
+    """Return metrics.jsonl of a run of two steps that was resumed for two more, with `changes`
+    in step 3.
+    """
+    step = {
+        "updates/skipped": 0,
+        "tokens/trained": 900,
+        "sync/difference": 0.01,
+        "sampler_learner_gap_mean": 0.002,
+    }
+    rows = [
+        {"step": 0},
+        *({"step": index} | step | {"tokens/per_second": 1000.0} for index in (1, 2, 3, 4)),
+    ]
     for index in (0, 2, 4):
         rows[index]["eval/average"] = 0.4
     rows[3] |= changes
@@ -45,7 +55,10 @@ def metrics(**changes):
         ({"tokens/trained": 0}, "step 3: no token had a gradient"),
         ({"sync/difference": float("nan")}, "sync/difference is up to nan, more than 0.05"),
         ({"sync/difference": 0.06}, "sync/difference is up to 0.06, more than 0.05"),
-        ({"sampler_learner_gap_mean": 0.06}, "sampler_learner_gap_mean is up to 0.06, more than 0.05"),
+        (
+            {"sampler_learner_gap_mean": 0.06},
+            "sampler_learner_gap_mean is up to 0.06, more than 0.05",
+        ),
     ],
 )
 def test_a_faulty_run_is_refused_with_the_reason(changes, fault):
@@ -77,7 +90,12 @@ def test_rates_of_a_step():
     watch = Stopwatch()
     watch.seconds |= {"total": 4.0, "update": 2.0}
     metrics = {"tokens/sampled": 100, "update/tflop": 3000.0}
-    rates = {"seconds/total": 4.0, "seconds/update": 2.0, "tokens/per_second": 25.0, "tflops/per_second": 750.0}
+    rates = {
+        "seconds/total": 4.0,
+        "seconds/update": 2.0,
+        "tokens/per_second": 25.0,
+        "tflops/per_second": 750.0,
+    }
     rates |= {"sampling/seconds_0": 1.0, "sampling/seconds_1": 3.0, "sampling/imbalance": 1.5}
     sampling = np.array([1.0, 3.0])
     assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA L40") == rates

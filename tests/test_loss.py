@@ -18,11 +18,17 @@ VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 
 @pytest.fixture
 def case():
-    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length with all inputs of the loss."""
+    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length with all
+    inputs of the loss.
+    """
     rng = np.random.default_rng(0)
     generator = torch.Generator().manual_seed(0)
-    embedding = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
-    head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True)
+    embedding = torch.randn(
+        VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True
+    )
+    head = torch.randn(
+        VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True
+    )
     prompts = [rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist() for _ in range(5)] * 4
     answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
     old = [rng.normal(-3.9, 0.5, len(answer)) for answer in answers]
@@ -53,7 +59,9 @@ def directly(case, aggregation):
     """The same loss, answer by answer and token by token from its definition."""
     embedding, head, prompts, answers, old, advantages = case
     sums, lengths = [], [len(answer) for answer in answers]
-    for prompt, answer, old_logprobs, advantage in zip(prompts, answers, old, advantages, strict=True):
+    for prompt, answer, old_logprobs, advantage in zip(
+        prompts, answers, old, advantages, strict=True
+    ):
         tokens, terms = prompt + answer, []
         for t in range(len(prompt), len(tokens)):
             logprob = torch.log_softmax(head @ embedding[tokens[t - 1]], -1)[tokens[t]]
@@ -70,7 +78,9 @@ def directly(case, aggregation):
 
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
-@pytest.mark.parametrize(("ranks", "budget"), [(1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (7, 64), (30, 64)])
+@pytest.mark.parametrize(
+    ("ranks", "budget"), [(1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (7, 64), (30, 64)]
+)
 def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks, budget):
     expected, loss = directly(case, aggregation), by_micro_batches(case, aggregation, ranks, budget)
     torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
@@ -78,7 +88,11 @@ def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks,
         torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-12)
 
 
-STEPS = {"none": None, "scaled": lambda logits: logits / 8, "capped": lambda logits: 3 * torch.tanh(logits / 3)}
+STEPS = {
+    "none": None,
+    "scaled": lambda logits: logits / 8,
+    "capped": lambda logits: 3 * torch.tanh(logits / 3),
+}
 
 
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
@@ -114,13 +128,18 @@ def test_logprobs_of_a_bfloat16_model_are_not_rounded_to_bfloat16():
     hidden = torch.randn(500, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
     targets = torch.randint(0, VOCABULARY, (500,))
-    exact = torch.log_softmax(hidden.float() @ head.float().t(), -1).gather(1, targets[:, None])[:, 0]
+    exact = torch.log_softmax(hidden.float() @ head.float().t(), -1).gather(1, targets[:, None])[
+        :, 0
+    ]
     got = token_logprobs(hidden, head, targets, VOCABULARY, 1.0, chunk=VOCABULARY)
     torch.testing.assert_close(got, exact)
     # The head's gradient is summed over 500 chunks: in bfloat16 it would stop growing.
     ours = gradients(got.sum(), head)[0]
     theirs = gradients(
-        torch.log_softmax(hidden.detach().float() @ head.float().t(), -1).gather(1, targets[:, None]).sum(), head
+        torch.log_softmax(hidden.detach().float() @ head.float().t(), -1)
+        .gather(1, targets[:, None])
+        .sum(),
+        head,
     )[0]
     assert (ours - theirs).norm() < 0.01 * theirs.norm()
 
@@ -128,7 +147,9 @@ def test_logprobs_of_a_bfloat16_model_are_not_rounded_to_bfloat16():
 def test_clipping_takes_the_gradient_away_on_the_outer_side_only():
     logprobs = torch.log(torch.tensor([0.5, 0.5, 1.0, 1.5, 1.5])).requires_grad_()
     advantages = torch.tensor([1.0, -1, 1, 1, -1])
-    loss, *clipped = clipped_surrogate(logprobs, torch.zeros(5), advantages, torch.ones(5), 0.2, 0.28)
+    loss, *clipped = clipped_surrogate(
+        logprobs, torch.zeros(5), advantages, torch.ones(5), 0.2, 0.28
+    )
     gradient = torch.autograd.grad(loss, logprobs)[0]
     torch.testing.assert_close(gradient, torch.tensor([-0.5, 0, -1, 0, 1.5]))
     assert clipped == [1, 1]
@@ -143,7 +164,9 @@ def test_importance_weights_are_truncated_and_carry_no_gradient():
 
 @st.composite
 def batches(draw) -> Lengths:
-    """Lengths of a batch. Each group of answers has one prompt; the answers of a group are not neighbours."""
+    """Lengths of a batch. Each group of answers has one prompt; the answers of a group are not
+    neighbours.
+    """
     prompts = np.array(draw(st.lists(st.integers(1, 500), min_size=1, max_size=12)))
     groups = np.array(draw(st.lists(st.integers(0, len(prompts) - 1), max_size=60)), dtype=np.int64)
     answers = draw(st.lists(st.integers(1, 3000), min_size=len(groups), max_size=len(groups)))
@@ -159,7 +182,9 @@ def tokens(lengths: Lengths, part: np.ndarray) -> int:
 @given(lengths=batches(), ranks=st.integers(1, 8), budget=st.integers(1, 10_000))
 def test_every_answer_is_trained_on_once_and_no_rank_waits_for_another(lengths, ranks, budget):
     plans = plan_micro_batches(lengths, ranks, budget)
-    assert sorted(i for rank in plans for part in rank for i in part) == list(range(len(lengths.answer_tokens)))
+    assert sorted(i for rank in plans for part in rank for i in part) == list(
+        range(len(lengths.answer_tokens))
+    )
     assert len({len(rank) for rank in plans}) == 1
     assert len(plans[0]) >= 1
     for part in (part for rank in plans for part in rank):
@@ -177,7 +202,8 @@ def test_ranks_get_nearly_the_same_tokens():
     for questions, ratio in ((128, 1.03), (32, 1.03), (8, 1.1), (2, 1.1)):
         lengths = real_batch(questions, 16)
         loads = [
-            sum(tokens(lengths, part) for part in rank if len(part)) for rank in plan_micro_batches(lengths, 8, 16384)
+            sum(tokens(lengths, part) for part in rank if len(part))
+            for rank in plan_micro_batches(lengths, 8, 16384)
         ]
         assert max(loads) / np.mean(loads) < ratio
         assert (
@@ -191,14 +217,18 @@ def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():
     assert sum(len(np.unique(lengths.groups[part])) for part in parts) < 128 * 1.1
     small = Lengths(np.full(6, 100), np.full(6, 10), np.zeros(6, dtype=int))
     assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 1000)] == [[6]]
-    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 2, 1000)] == [[3], [3]]
+    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 2, 1000)] == [
+        [3],
+        [3],
+    ]
     assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 160)] == [[3, 3]]
 
 
 def test_answers_follow_the_prompts_that_they_share():
     prompts, answers = [[1, 2], [3], [1, 2], [9]], [[4], [5, 6, 7], [8, 10], [11]]
     micro = collate(prompts, answers, np.array([2, 1, 0]), "cpu")
-    assert micro.input_ids.tolist() == [1, 2, 8, 3, 5, 6]  # answer 0 has one token, and predicts nothing with it
+    # Answer 0 has one token, and predicts nothing with it
+    assert micro.input_ids.tolist() == [1, 2, 8, 3, 5, 6]
     assert micro.position_ids.tolist() == [0, 1, 2, 0, 1, 2]
     assert micro.sequences.starts.tolist() == [0, 2, 3, 6]
     assert micro.sequences.keys.tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
@@ -207,7 +237,9 @@ def test_answers_follow_the_prompts_that_they_share():
     assert micro.targets.tolist() == [8, 10, 5, 6, 7, 4]
     assert micro.predicting.tolist() == [1, 2, 3, 4, 5, 1]
     assert micro.flat(np.array([10.0, 20, 30, 40])).tolist() == [30, 30, 20, 20, 20, 10]
-    assert micro.flat([np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]).tolist() == [5, 6, 2, 3, 4, 1]
+    assert micro.flat(
+        [np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]
+    ).tolist() == [5, 6, 2, 3, 4, 1]
 
 
 def test_a_filler_has_one_token_of_zero_weight():
@@ -221,14 +253,26 @@ RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(20, 110, length).tolist() for length in (5, 9, 5, 1)]
 OWNERS = [0, 0, 1, 2, 0, 3, 2, 3, 1, 0]
 """The prompt of each answer."""
-ANSWERS = [RNG.integers(20, 110, length).tolist() for length in (40, 22, 22, 22, 7, 1, 1, 600, 22, 22)]
-UPSTREAM = [torch.randn(len(answer), generator=torch.Generator().manual_seed(i)) for i, answer in enumerate(ANSWERS)]
+ANSWERS = [
+    RNG.integers(20, 110, length).tolist() for length in (40, 22, 22, 22, 7, 1, 1, 600, 22, 22)
+]
+UPSTREAM = [
+    torch.randn(len(answer), generator=torch.Generator().manual_seed(i))
+    for i, answer in enumerate(ANSWERS)
+]
 
 
 def model_of(attention: str, key_heads: int, checkpointing: bool) -> Qwen2ForCausalLM:
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = Qwen2Config(vocab_size=120, num_key_value_heads=key_heads, **shape, attn_implementation=attention)
+    shape = {
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    config = Qwen2Config(
+        vocab_size=120, num_key_value_heads=key_heads, **shape, attn_implementation=attention
+    )
     model = Qwen2ForCausalLM(config).double()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -261,10 +305,16 @@ def of_transformers(model, part):
     return {i: torch.log_softmax(logits, -1).gather(1, answer[:, None])[:, 0]}
 
 
-@pytest.mark.parametrize("parts", [[list(range(10))], [[9, 1, 5, 2], [4, 0, 8], [7], [6, 3]]], ids=["whole", "cut"])
+@pytest.mark.parametrize(
+    "parts", [[list(range(10))], [[9, 1, 5, 2], [4, 0, 8], [7], [6, 3]]], ids=["whole", "cut"]
+)
 @pytest.mark.parametrize(("key_heads", "checkpointing"), [(4, False), (2, True), (1, False)])
-def test_shared_prompts_have_the_logprobs_and_gradients_of_whole_sequences(parts, key_heads, checkpointing):
-    packed = logprobs_and_gradients(model_of(ATTENTION, key_heads, checkpointing), of_the_policy, parts)
+def test_shared_prompts_have_the_logprobs_and_gradients_of_whole_sequences(
+    parts, key_heads, checkpointing
+):
+    packed = logprobs_and_gradients(
+        model_of(ATTENTION, key_heads, checkpointing), of_the_policy, parts
+    )
     alone = [[i] for i in range(10)]
     one_by_one = logprobs_and_gradients(model_of("sdpa", key_heads, False), of_transformers, alone)
     torch.testing.assert_close(packed[0], one_by_one[0].float(), rtol=1e-5, atol=1e-6)
@@ -280,18 +330,32 @@ FAMILIES = {
     "granite": {"logits_scaling": 8.0},
     "phi": {"attention_dropout": 0.0},
 }
-"""Models with windows shorter than the sequences, and with steps behind the head: scales, a cap, a bias."""
+"""Models with windows shorter than the sequences, and with steps behind the head: scales, a cap,
+a bias."""
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_windows_and_steps_behind_the_head_are_those_of_the_models_own_code(family):
-    shape = {"vocab_size": 120, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "pad_token_id": 0}
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2}
+    shape = {
+        "vocab_size": 120,
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "pad_token_id": 0,
+    }
+    shape |= {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     models = []
     for attention in (ATTENTION, "eager"):
         config = AutoConfig.for_model(family, **shape | FAMILIES[family])
         torch.manual_seed(0)
-        models.append(AutoModelForCausalLM.from_config(config, attn_implementation=attention).double())
+        models.append(
+            AutoModelForCausalLM.from_config(config, attn_implementation=attention).double()
+        )
     for parameters in zip(*(model.parameters() for model in models), strict=True):
         noise = torch.randn(parameters[0].shape, generator=torch.Generator().manual_seed(0)) / 10
         for parameter in parameters:

@@ -17,7 +17,12 @@ from paper.tables import PAPER_SCORES, combine, leader, make_tables, to_markdown
 
 BASE = "Qwen/Qwen2.5-Math-1.5B"
 SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
-SCORES = {"MATH500": (0.734, 0.016), "AMC23": (0.545, 0.05), "AIME2024": (0.183, 0.05), "AIME2025": (0.115, 0.04)}
+SCORES = {
+    "MATH500": (0.734, 0.016),
+    "AMC23": (0.545, 0.05),
+    "AIME2024": (0.183, 0.05),
+    "AIME2025": (0.115, 0.04),
+}
 MATH500 = {"MATH500": (0.734, 0.016)}
 
 
@@ -25,16 +30,30 @@ MATH500 = {"MATH500": (0.734, 0.016)}
 def write(tmp_path):
     """Return a function that writes a results.json under the paper's protocol and returns its path.
 
-    It is of a run with the settings of `preset` and `run`, or of the model `ckpt` without training. With `ours` it has
-    the scores of both rules, and `scores` are the released code's. Other keywords replace parts of suite or protocol.
+    It is of a run with the settings of `preset` and `run`, or of the model `ckpt` without training.
+    With `ours` it has the scores of both rules, and `scores` are the released code's. Other
+    keywords replace parts of suite or protocol.
     """
 
-    def write_file(name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), ours=(), **protocol) -> Path:
+    def write_file(
+        name, preset=None, scores=SCORES, sizes=SIZES, run=(), suite=(), ours=(), **protocol
+    ) -> Path:
         config = with_settings(PRESETS[preset], **dict(run)) if preset else None
         names = {key: {"data": f"data/{key}.jsonl", "sha256": 64 * "a"} for key in scores}
-        usual_suite = {"name": "paper", "datasets": names, "temperature": 0.6, "top_p": 1.0, "template": "chat"}
+        usual_suite = {
+            "name": "paper",
+            "datasets": names,
+            "temperature": 0.6,
+            "top_p": 1.0,
+            "template": "chat",
+        }
         usual_suite |= {"max_prompt_tokens": 1024, "max_answer_tokens": 3072}
-        usual = {"ckpt": "runs/x/last", "checkpoint_sha256": 64 * "b", "seed": 0, "dtype": "bfloat16"}
+        usual = {
+            "ckpt": "runs/x/last",
+            "checkpoint_sha256": 64 * "b",
+            "seed": 0,
+            "dtype": "bfloat16",
+        }
         usual |= {"grader": "paper", "limit": None, "versions": {"vllm": "0.32.0"}}
         results = {}
         for key, (score, error) in scores.items():
@@ -68,7 +87,9 @@ def setting_notes(*paths) -> list[str]:
     """The notes of the only table, without those that every table has."""
     [table] = tables(*paths)
     return [
-        note for note in table.notes if not note.startswith(("Ours:", "Bold in our rows:", "Paper:", "In brackets:"))
+        note
+        for note in table.notes
+        if not note.startswith(("Ours:", "Bold in our rows:", "Paper:", "In brackets:"))
     ]
 
 
@@ -77,11 +98,17 @@ def scaled(factor: float) -> dict:
 
 
 def test_the_printed_averages_are_those_of_the_copied_numbers():
-    rows = [row for models in PAPER_SCORES.values() for methods in models.values() for row in methods.values()]
+    rows = [
+        row
+        for models in PAPER_SCORES.values()
+        for methods in models.values()
+        for row in methods.values()
+    ]
     for row in rows:
         *parts, average = (float(number.lstrip("*")) for number in row.split())
         assert len(parts) == 4
-        assert sum(parts) / 4 == pytest.approx(average, abs=0.1)  # the parts are rounded, and so is their average
+        # The parts are rounded, and so is their average
+        assert sum(parts) / 4 == pytest.approx(average, abs=0.1)
 
 
 def test_markdown(write):
@@ -116,16 +143,22 @@ def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
     better = {name: (score + 0.011, error) for name, (score, error) in SCORES.items()}
     both = write("bnpo", "paper-1.5b", ours=better, grader="default")
     text = to_markdown(tables(both))
-    row = "| BNPO | 73.4 ± 1.6 (74.5) | 54.5 ± 5.0 (55.6) | 18.3 ± 5.0 (19.4) | 11.5 ± 4.0 (12.6) | 39.4 ± 2.0 (50.0) |"
+    row = (
+        "| BNPO | 73.4 ± 1.6 (74.5) | 54.5 ± 5.0 (55.6) | 18.3 ± 5.0 (19.4) | 11.5 ± 4.0 (12.6) | "
+        "39.4 ± 2.0 (50.0) |"
+    )
     assert row in text
-    assert "grader" not in " ".join(setting_notes(both))  # the released rule is there, whatever --grader was
+    # The released rule is there, whatever --grader was
+    assert "grader" not in " ".join(setting_notes(both))
     second = write("second", "paper-1.5b", SCORES, run={"seed": 1}, ours=scaled(0.9))
     assert f"({100 * (0.745 + 0.9 * 0.734) / 2:.1f})" in to_markdown(tables(both, second))
 
 
 def test_training_runs_share_a_row(write):
     files = [
-        write(f"seed{seed}", "paper-1.5b", {"MATH500": (0.7 + 0.04 * seed, 0.02)}, run={"seed": seed})
+        write(
+            f"seed{seed}", "paper-1.5b", {"MATH500": (0.7 + 0.04 * seed, 0.02)}, run={"seed": seed}
+        )
         for seed in (0, 1)
     ]
     [table] = tables(*files)
@@ -139,12 +172,19 @@ def test_training_runs_share_a_row(write):
 
 def test_combine():
     assert combine([(0.4, 0.03)]) == pytest.approx((0.4, 0.03))
-    assert combine([(0.4, 0.03)] * 4) == pytest.approx((0.4, 0.03)), "the same problems: their error stays"
+    assert combine([(0.4, 0.03)] * 4) == pytest.approx((0.4, 0.03)), (
+        "the same problems: their error stays"
+    )
     assert combine([(0.40, 0.03), (0.48, 0.03)]) == pytest.approx((0.44, 0.05))
 
 
 def test_the_method_is_named_after_the_settings_that_change_it():
-    run = {"algo": "beta", "beta_parameters": [1.5, 1.5], "decompose": False, "rescale_advantages": True}
+    run = {
+        "algo": "beta",
+        "beta_parameters": [1.5, 1.5],
+        "decompose": False,
+        "rescale_advantages": True,
+    }
     assert method_name(run) == "Beta(1.5, 1.5), rescaled"
     run = {"algo": "weight", "weight": "1/p", "weight_wrong": "1", "decompose": False}
     assert method_name(run) == "Weight(1/p, 1)"
@@ -156,9 +196,11 @@ def test_the_method_is_named_after_the_settings_that_change_it():
     [
         ({}, None),
         ({"a": (0.9, 0.01)}, None),  # ahead of nothing
-        ({"a": (0.90, 0.03), "b": (0.80, 0.04)}, "a"),  # 1.96 standard errors of the difference are 0.098
+        # 1.96 standard errors of the difference are 0.098
+        ({"a": (0.90, 0.03), "b": (0.80, 0.04)}, "a"),
         ({"a": (0.89, 0.03), "b": (0.80, 0.04)}, None),
-        ({"b": (0.5, 0.01), "a": (0.9, 0.03), "c": (0.85, 0.03)}, None),  # ahead of one is not enough
+        # Ahead of one is not enough
+        ({"b": (0.5, 0.01), "a": (0.9, 0.03), "c": (0.85, 0.03)}, None),
         ({"a": (0.9, 0.0), "b": (0.9, 0.0)}, None),
     ],
 )
@@ -169,9 +211,13 @@ def test_bold_needs_a_lead_outside_the_interval(scores, best):
 def test_a_row_takes_one_file_a_training_seed(write):
     first = write("first", "paper-1.5b")
     pair = r"first.json and .*second.json: both are BNPO of Qwen2.5-Math-1.5B"
-    with pytest.raises(InputError, match=pair + "; a row takes one file for each training seed, leave one out"):
+    with pytest.raises(
+        InputError, match=pair + "; a row takes one file for each training seed, leave one out"
+    ):
         tables(first, write("second", "paper-1.5b"))
-    with pytest.raises(InputError, match=pair + ", but differ in grader, training lr; leave one out"):
+    with pytest.raises(
+        InputError, match=pair + ", but differ in grader, training lr; leave one out"
+    ):
         tables(first, write("second", "paper-1.5b", run={"seed": 1, "lr": 1e-5}, grader="default"))
     with pytest.raises(InputError, match=r"base.json and .*base.json: both are Base of"):
         tables(*[write("base", ckpt=BASE)] * 2)
@@ -206,7 +252,9 @@ def test_differences_from_the_paper_are_noted(write):
     suite = {"temperature": 0.0, "top_p": 0.95, "template": "think"}
     suite |= {"max_prompt_tokens": 512, "max_answer_tokens": 2048}
     sizes = {name: (20, 16) for name in SIZES}
-    changed = write("changed", "paper-7b", suite=suite, sizes=sizes, limit=20, grader="default", dtype="float32")
+    changed = write(
+        "changed", "paper-7b", suite=suite, sizes=sizes, limit=20, grader="default", dtype="float32"
+    )
     row = ": Qwen2.5-Math-7B BNPO"
     assert setting_notes(write("base", ckpt=BASE), changed) == [
         f"temperature 0.0 (paper: 0.6){row}",
@@ -225,7 +273,10 @@ def test_differences_from_the_paper_are_noted(write):
     ]
 
 
-TRAIN = "--steps 2 --save-every 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4 --max-answer-tokens 32"
+TRAIN = (
+    "--steps 2 --save-every 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4 "
+    "--max-answer-tokens 32"
+)
 EVAL = "--limit 10 --repetitions 1"
 
 
@@ -239,7 +290,9 @@ def tiny(output: Path, **changes) -> "reproduce.Args":
 
 
 class Starter:
-    """Starts a row's commands by forking, and notes them; with `kill` a training is killed in its second update."""
+    """Starts a row's commands by forking, and notes them; with `kill` a training is killed in
+    its second update.
+    """
 
     def __init__(self, kill: str = ""):
         self.commands, self._kill = [], kill
@@ -260,11 +313,14 @@ def never(command) -> int:
 
 @pytest.fixture(scope="module")
 def reproduced(tmp_path_factory) -> Path:
-    """The folder of three rows of Table 1 on the tiny model; the last was killed by SIGKILL after its first step."""
+    """The folder of three rows of Table 1 on the tiny model; the last was killed by SIGKILL
+    after its first step.
+    """
     output = tmp_path_factory.mktemp("table1")
     first = Starter(kill="bnpo")
     with pytest.raises(
-        InputError, match=r"^tiny-model-bnpo-seed0: python .* ended with status -?\d+; run this script again "
+        InputError,
+        match=r"^tiny-model-bnpo-seed0: python .* ended with status -?\d+; run this script again ",
     ):
         reproduce.main(tiny(output), first)
     launch = "scripts/launch.py"
@@ -312,25 +368,42 @@ def test_a_checkpoint_has_the_size_that_was_planned(reproduced):
     run = reproduced / "tiny-model-grpo-seed0" / "train"
     config = reproduce.chosen_rows(tiny(reproduced, rows=("grpo",)))[0].train
     files = (run / "last").resolve().rglob("*")
-    size = sum(file.stat().st_size for file in files if file.is_file() and "tokenizer" not in file.name)
+    size = sum(
+        file.stat().st_size for file in files if file.is_file() and "tokenizer" not in file.name
+    )
     assert size == pytest.approx(checkpoints(config, ModelShape(run / "last"), 2)[0], rel=0.02)
 
 
 @pytest.mark.sampler
 def test_finished_rows_are_started_never_again(reproduced, capsys):
     reproduce.main(tiny(reproduced), never)
-    assert "\nNot finished: tiny-model-reinforce-seed0, tiny-model-remax-seed0" in capsys.readouterr().out
+    assert (
+        "\nNot finished: tiny-model-reinforce-seed0, tiny-model-remax-seed0"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.sampler
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("foreign", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json belongs to another row: algo is grpo"),
+        (
+            "foreign",
+            r"^tiny-model-bnpo-seed0: .*bnpo-seed0/eval/results.json belongs to another row: algo "
+            r"is grpo",
+        ),
         ("cut", r"bnpo-seed0/eval/results.json: not a results.json of eval.py \("),
-        ("last", r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete that"),
+        (
+            "last",
+            r"^tiny-model-bnpo-seed0: .*/train/last is missing, but .*/end.json says done; delete "
+            r"that",
+        ),
         ("model", r"^tiny-model-bnpo-seed0: .*bnpo-seed0/train: neither a run nor an evaluation; "),
-        ("settings", r"^tiny-model-bnpo-seed0: .*: other settings would change the run: lr was 0.1, is 0.0001. Use "),
+        (
+            "settings",
+            r"^tiny-model-bnpo-seed0: .*: other settings would change the run: lr was 0.1, is "
+            r"0.0001. Use ",
+        ),
     ],
 )
 def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
@@ -358,9 +431,18 @@ def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, rows):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"eval_flags": "--limit 5 --repetitions 1"}, r"^tiny-model-base: .* belongs to another row: --limit is 1"),
-        ({"eval_flags": "--limit 10"}, r"^tiny-model-base: .* another row: repetitions of arithmetic is 1, not "),
-        ({"train_flags": TRAIN + " --lr 0.1"}, r"^tiny-model-grpo-seed0: .* another row: lr is 0.0001, not 0.1; g"),
+        (
+            {"eval_flags": "--limit 5 --repetitions 1"},
+            r"^tiny-model-base: .* belongs to another row: --limit is 1",
+        ),
+        (
+            {"eval_flags": "--limit 10"},
+            r"^tiny-model-base: .* another row: repetitions of arithmetic is 1, not ",
+        ),
+        (
+            {"train_flags": TRAIN + " --lr 0.1"},
+            r"^tiny-model-grpo-seed0: .* another row: lr is 0.0001, not 0.1; g",
+        ),
     ],
 )
 def test_a_row_of_other_flags_is_not_finished(flags, message, reproduced):
@@ -371,12 +453,27 @@ def test_a_row_of_other_flags_is_not_finished(flags, message, reproduced):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"rows": ("AD-bnpo",)}, r"^--rows: table1 has no 'AD-bnpo'; it has base, reinforce, remax, grpo, "),
-        ({"dry_run": True, "gpu": "H20O", "rows": ("bnpo",)}, r"^--gpu: unknown GPU 'H20O'; known: A100-80GB, H20"),
-        ({"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")}, r"^--questions-per-step 32 cannot be divided by"),
+        (
+            {"rows": ("AD-bnpo",)},
+            r"^--rows: table1 has no 'AD-bnpo'; it has base, reinforce, remax, grpo, ",
+        ),
+        (
+            {"dry_run": True, "gpu": "H20O", "rows": ("bnpo",)},
+            r"^--gpu: unknown GPU 'H20O'; known: A100-80GB, H20",
+        ),
+        (
+            {"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")},
+            r"^--questions-per-step 32 cannot be divided by",
+        ),
         ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be greater than 0"),
-        ({"train_flags": "--algo=grpo"}, r"^--train-flags: --algo=grpo follows from the row; choose rows with --r"),
-        ({"train_flags": "--model 'Qwen"}, r"^--train-flags: cannot be read \(No closing quotation\)"),
+        (
+            {"train_flags": "--algo=grpo"},
+            r"^--train-flags: --algo=grpo follows from the row; choose rows with --r",
+        ),
+        (
+            {"train_flags": "--model 'Qwen"},
+            r"^--train-flags: cannot be read \(No closing quotation\)",
+        ),
     ],
 )
 def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, capsys):
@@ -387,15 +484,41 @@ def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, 
 
 
 def test_the_rows_are_the_papers():
-    rows = [row for table in ("table1", "table2") for row in reproduce.chosen_rows(arguments(table=table))]
+    rows = [
+        row
+        for table in ("table1", "table2")
+        for row in reproduce.chosen_rows(arguments(table=table))
+    ]
     assert len(rows) == 18
     settings = [row.train for row in rows if row.train]
-    assert len({(config.data.model, config.method.algo, config.method.decompose) for config in settings}) == 15
-    assert {config.data.rewards for config in settings if "Math" in config.data.model} == {("accuracy",)}
-    assert {config.data.rewards for config in settings if "Math" not in config.data.model} == {("accuracy", "format")}
-    assert [row.train.method.decompose for row in rows[12:] if row.train] == [False, False, True, True, True]
+    assert (
+        len(
+            {
+                (config.data.model, config.method.algo, config.method.decompose)
+                for config in settings
+            }
+        )
+        == 15
+    )
+    assert {config.data.rewards for config in settings if "Math" in config.data.model} == {
+        ("accuracy",)
+    }
+    assert {config.data.rewards for config in settings if "Math" not in config.data.model} == {
+        ("accuracy", "format")
+    }
+    assert [row.train.method.decompose for row in rows[12:] if row.train] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     seeds = reproduce.chosen_rows(
         arguments(seeds=(1, 2), rows=("base", "bnpo"), models=("some/where/Qwen2.5-Math-7B",))
     )
-    assert [row.name.removeprefix("Qwen2.5-Math-7B-") for row in seeds] == ["base", "bnpo-seed1", "bnpo-seed2"]
+    assert [row.name.removeprefix("Qwen2.5-Math-7B-") for row in seeds] == [
+        "base",
+        "bnpo-seed1",
+        "bnpo-seed2",
+    ]
     assert {row.train.data.model for row in seeds if row.train} == {"some/where/Qwen2.5-Math-7B"}

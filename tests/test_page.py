@@ -14,12 +14,20 @@ from bnpo.report.page import write_page
 from browser import Visitor, answers_of, lines_of
 from conftest import json_lines, run_ranks
 
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+axe = pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python"
+)
 pytestmark = pytest.mark.sampler
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"> \\boxed{7}"
 SUITE = {
     "datasets": {"arithmetic": {"data": "arithmetic", "problems": 20, "repetitions": 2}},
-    **{"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64},
+    **{
+        "temperature": 0.6,
+        "top_p": 1.0,
+        "template": "chat",
+        "max_prompt_tokens": 64,
+        "max_answer_tokens": 64,
+    },
 }
 VIEWS = ("curves", "density", "estimators", "answers", "questions", "evaluations")
 
@@ -30,9 +38,39 @@ def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     (folder / "suite.json").write_text(json.dumps(SUITE))
     run = folder / "run"
-    flags = ("--questions-per-step", 8, "--samples-per-question", 8, "--max-answer-tokens", 40, "--steps", 6)
-    flags += ("--rollouts-every", 2, "--watch-questions", 2, "--eval-every", 6, "--eval-suite", folder / "suite.json")
-    run_ranks(1, "train.py", "--preset", "tiny", *flags, "--lr", "1e-3", "--warmup-steps", 1, "--output-dir", run)
+    flags = (
+        "--questions-per-step",
+        8,
+        "--samples-per-question",
+        8,
+        "--max-answer-tokens",
+        40,
+        "--steps",
+        6,
+    )
+    flags += (
+        "--rollouts-every",
+        2,
+        "--watch-questions",
+        2,
+        "--eval-every",
+        6,
+        "--eval-suite",
+        folder / "suite.json",
+    )
+    run_ranks(
+        1,
+        "train.py",
+        "--preset",
+        "tiny",
+        *flags,
+        "--lr",
+        "1e-3",
+        "--warmup-steps",
+        1,
+        "--output-dir",
+        run,
+    )
     file = run / "rollouts" / "step-000003.jsonl"
     rows = json_lines(file)
     rows[0] |= {"answer": HOSTILE, "failed": True}
@@ -42,7 +80,9 @@ def run(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def other(run) -> Path:
-    """A copy that claims to be another seed of the same setting, killed while it wrote its metrics."""
+    """A copy that claims to be another seed of the same setting, killed while it wrote its
+    metrics.
+    """
     other = run.with_name("other")
     shutil.copytree(run, other, symlinks=True)
     config = json.loads((other / "config.json").read_text())
@@ -71,12 +111,23 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     visitor.open()
     plots = visitor.plots()
     lines, others = lines_of(run), {line["step"]: line for line in lines_of(other)}
-    assert {"reward/mean", "grad_norm", "beta/alpha", "beta/V", "entropy", "answers/truncated"} < plots.keys()
+    assert {
+        "reward/mean",
+        "grad_norm",
+        "beta/alpha",
+        "beta/V",
+        "entropy",
+        "answers/truncated",
+    } < plots.keys()
     for metric in plots.keys() - {"seconds", "grad_norm/cv", "eval/average/pass1"}:
         steps, values = plots[metric]
         assert steps == [line["step"] for line in lines]
         for line, value in zip(lines, values, strict=True):
-            known = [seed.get(metric) for seed in (line, others.get(line["step"], {})) if seed.get(metric) is not None]
+            known = [
+                seed.get(metric)
+                for seed in (line, others.get(line["step"], {}))
+                if seed.get(metric) is not None
+            ]
             assert value == (pytest.approx(np.mean(known)) if known else None)
     steps, *tops = plots["seconds"]
     phases = ("generate", "reward", "gather", "update", "sync", "watch", "evaluate")
@@ -95,7 +146,9 @@ def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor
     for (name, _), rows in groups.items():
         p = np.mean([row["rewards"]["accuracy"] for row in rows])
         if 0 < p < 1 and not any(row.get("failed") for row in rows):
-            weight = visitor.tab.evaluate("([p, step]) => weight(p, data.runs[0].fits[''][step])", [p, int(name[5:])])
+            weight = visitor.tab.evaluate(
+                "([p, step]) => weight(p, data.runs[0].fits[''][step])", [p, int(name[5:])]
+            )
             for row in rows:
                 assert row["advantage"] == pytest.approx((row["rewards"]["accuracy"] - p) * weight)
                 checked += 1
@@ -107,7 +160,9 @@ def test_a_visitor_points_at_a_step_opens_an_answer_and_moves_the_slider(visitor
     over = visitor.tab.locator("[data-metric='reward/mean'] .u-over")
     for step in (1, 4, 3):
         over.hover(position={"x": over.bounding_box()["width"] * step / 6, "y": 50})
-        shown = visitor.tab.locator("figure:not([data-metric=seconds]) .u-series:first-child .u-value")
+        shown = visitor.tab.locator(
+            "figure:not([data-metric=seconds]) .u-series:first-child .u-value"
+        )
         assert set(shown.all_text_contents()) == {str(step)}  # all charts follow
     over.click(position={"x": over.bounding_box()["width"] * 3 / 6, "y": 50})
     visitor.tab.wait_for_function("() => S.step === 3")
@@ -156,10 +211,13 @@ def test_filters_search_and_sorting(visitor, run):
     visitor.choose("reward", "")
     for falling in (True, False):
         visitor.sort("length")
-        assert numbers(visitor.column("length")) == sorted((row["tokens"] for row in here), reverse=falling)
+        assert numbers(visitor.column("length")) == sorted(
+            (row["tokens"] for row in here), reverse=falling
+        )
     for column in ("reward", "gap"):
         visitor.sort(column)
-        assert visitor.tab.evaluate("document.activeElement.textContent") == f"{column} ▼"  # for those without a mouse
+        # For those without a mouse
+        assert visitor.tab.evaluate("document.activeElement.textContent") == f"{column} ▼"
         values = numbers(visitor.column(column))
         assert len(values) > 10
         assert values == sorted(values, reverse=True)
@@ -195,17 +253,22 @@ def test_a_text_that_is_html_stays_text(visitor, run):
     ],
     ids=["light", "dark", "narrow"],
 )
-def test_every_view_fits_and_axe_finds_no_serious_fault(browser, visitor, run, tmp_path, scheme, width, rules):
+def test_every_view_fits_and_axe_finds_no_serious_fault(
+    browser, visitor, run, tmp_path, scheme, width, rules
+):
     seen = Visitor(browser, run / "report.html", color_scheme=scheme)
     seen.tab.set_viewport_size({"width": width, "height": 900})
     question = answers_of(run)[0]["id"]
     for view in VIEWS:
         seen.open(f"view={view}&question={question}&run=0&step=3")
-        seen.tab.screenshot(path=tmp_path / f"{view}.png")  # to be looked at: pytest --basetemp=FOLDER
+        # To be looked at: pytest --basetemp=FOLDER
+        seen.tab.screenshot(path=tmp_path / f"{view}.png")
         assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, view
         found = axe.Axe().run(seen.tab, options=rules).response
         assert len(found["passes"]) > (0 if rules else 10)
-        faults = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
+        faults = [
+            fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")
+        ]
         assert [(fault["id"], fault["nodes"][0]["html"]) for fault in faults] == [], view
     paper = seen.tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", paper))) > 600) == (scheme == "light")

@@ -1,4 +1,6 @@
-"""Files in the hub's own formats, made from real data and put where the hub's cache would have them."""
+"""Files in the hub's own formats, made from real data and put where the hub's cache would have
+them.
+"""
 
 import hashlib
 import json
@@ -33,7 +35,9 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def fill(cache: Path, name: str, rows: list[dict]) -> Path:
-    """Write the hub's files for set `name` where the hub's client looks before it asks the network. Return the last."""
+    """Write the hub's files for set `name` where the hub's client looks before it asks the
+    network. Return the last.
+    """
     source = script.SOURCES[name]
     snapshot = cache / f"datasets--{source.repo.replace('/', '--')}" / "snapshots" / source.revision
     for file, content in hub_files(name, rows).items():
@@ -56,7 +60,8 @@ def test_a_set_is_converted_once(name, data_dir, cache, tmp_path, capsys):
     assert [list(row) for row in found] == [list(row) for row in expected]
     if name == "math_train":  # the hub's file has no ids
         expected = [row | {"id": f"train/{n}"} for n, row in enumerate(expected)]
-    if (data_dir / "more" / f"{name}.jsonl").exists():  # which spells the names of sets in another way
+    # Which spells the names of sets in another way
+    if (data_dir / "more" / f"{name}.jsonl").exists():
         expected = [row | {"source": name.upper()} for row in expected]
     assert found == expected
     assert capsys.readouterr().out.endswith(f"{path}: {len(expected)} problems, written\n")
@@ -75,10 +80,26 @@ def change(rows: list[dict], field: str) -> list[dict]:
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
-        ("math500", lambda rows: change(rows, "answer"), "the sha256 of its problems and answers is .*, expected 41d4"),
-        ("math500", lambda rows: [rows[1], rows[0], *rows[2:]], "the sha256 of its problems and answers is "),
-        ("amc23", lambda rows: change(rows, "problem"), "the sha256 of its problems and answers is .*, expected 462d"),
-        ("aime2025", lambda rows: change(rows, "answer"), "the sha256 of its answers is .*, expected 864d"),
+        (
+            "math500",
+            lambda rows: change(rows, "answer"),
+            "the sha256 of its problems and answers is .*, expected 41d4",
+        ),
+        (
+            "math500",
+            lambda rows: [rows[1], rows[0], *rows[2:]],
+            "the sha256 of its problems and answers is ",
+        ),
+        (
+            "amc23",
+            lambda rows: change(rows, "problem"),
+            "the sha256 of its problems and answers is .*, expected 462d",
+        ),
+        (
+            "aime2025",
+            lambda rows: change(rows, "answer"),
+            "the sha256 of its answers is .*, expected 864d",
+        ),
         ("aime2025", lambda rows: rows[:-1], "it has 29 problems, expected 30"),
     ],
 )
@@ -110,12 +131,16 @@ def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
     for cut, message in ((0, "the sha256 of its problems"), (10, "not JSON")):
         text = path.read_bytes()[: path.stat().st_size - cut]
         path.write_bytes(text)
-        with pytest.raises(InputError, match=rf"{path}.* {message}.*; delete amc23.jsonl and run this again"):
+        with pytest.raises(
+            InputError, match=rf"{path}.* {message}.*; delete amc23.jsonl and run this again"
+        ):
             script.prepare("amc23", tmp_path)
         assert path.read_bytes() == text
 
 
-def run(*flags: object, home: Path, endpoint: str = "http://127.0.0.1:9") -> subprocess.CompletedProcess:
+def run(
+    *flags: object, home: Path, endpoint: str = "http://127.0.0.1:9"
+) -> subprocess.CompletedProcess:
     """Run the script with the cache of `home`, and by default with a hub that does not answer."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
@@ -124,13 +149,17 @@ def run(*flags: object, home: Path, endpoint: str = "http://127.0.0.1:9") -> sub
 
 @pytest.mark.program
 def test_without_a_network(data_dir, cache, tmp_path):
-    """What the cache holds is prepared and stays; the first set that it lacks ends the run in one line."""
+    """What the cache holds is prepared and stays; the first set that it lacks ends the run in
+    one line.
+    """
     fill(cache, "amc23", real_rows("amc23", data_dir))
     folder = tmp_path / "data"
     done = run("--output-dir", folder, "--only", "amc23", "aime2025", "math500", home=cache.parent)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("error: aime2025: math-ai/aime25 could not be downloaded from the hub at http://127")
+    assert done.stderr.startswith(
+        "error: aime2025: math-ai/aime25 could not be downloaded from the hub at http://127"
+    )
     for help in ("Connection refused", "on a machine with a network", "HF_ENDPOINT", "HF_HOME"):
         assert help in done.stderr
     assert [file.name for file in folder.iterdir()] == ["amc23.jsonl"]
@@ -142,12 +171,26 @@ def test_the_real_client_downloads_the_pinned_revision(data_dir, tmp_path):
     rows = real_rows("svamp", data_dir)
     source = script.SOURCES["svamp"]
     with hub(source.repo, hub_files("svamp", rows), commit=source.revision) as endpoint:
-        done = run("--output-dir", tmp_path / "data", "--only", "svamp", home=tmp_path, endpoint=endpoint)
+        done = run(
+            "--output-dir", tmp_path / "data", "--only", "svamp", home=tmp_path, endpoint=endpoint
+        )
     assert done.returncode == 0, done.stderr
-    assert [row["problem"] for row in json_lines(tmp_path / "data" / "svamp.jsonl")] == [row["problem"] for row in rows]
-    with hub(source.repo, hub_files("svamp", rows)) as endpoint:  # whose newest commit is another one
-        done = run("--output-dir", tmp_path / "data2", "--only", "svamp", home=tmp_path / "2", endpoint=endpoint)
-    assert done.stderr.startswith("error: svamp: ChilleD/SVAMP could not be downloaded from the hub at http://127")
+    assert [row["problem"] for row in json_lines(tmp_path / "data" / "svamp.jsonl")] == [
+        row["problem"] for row in rows
+    ]
+    # Whose newest commit is another one
+    with hub(source.repo, hub_files("svamp", rows)) as endpoint:
+        done = run(
+            "--output-dir",
+            tmp_path / "data2",
+            "--only",
+            "svamp",
+            home=tmp_path / "2",
+            endpoint=endpoint,
+        )
+    assert done.stderr.startswith(
+        "error: svamp: ChilleD/SVAMP could not be downloaded from the hub at http://127"
+    )
     assert not (tmp_path / "data2").exists()
 
 

@@ -46,7 +46,9 @@ def with_template(tokenizer, text):
     return tokenizer
 
 
-def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_tokenizer_dir, tmp_path):
+def test_a_system_prompt_is_rendered_as_if_it_was_a_message(
+    tokenizer, qwen_tokenizer_dir, tmp_path
+):
     qwen = AutoTokenizer.from_pretrained(qwen_tokenizer_dir)
     qwen3 = with_template(AutoTokenizer.from_pretrained(TINY_MODEL), QWEN3)
     for each in (tokenizer, qwen, qwen3):
@@ -54,7 +56,8 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_toke
         expected = each.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         template = chat_template(each, "chat", SYSTEM)
         assert encode_prompt(each, "1+1=?", template) == expected
-        # A checkpoint has the template: the same prompt without the setting, and the same template with it.
+        # A checkpoint has the template: the same prompt without the setting, and the same template
+        # with it.
         with_template(each, template).save_pretrained(tmp_path)
         saved = AutoTokenizer.from_pretrained(tmp_path)
         assert encode_prompt(saved, "1+1=?") == expected
@@ -68,33 +71,50 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(tokenizer, qwen_toke
 
 def test_a_base_model_gets_its_template_from_a_file(tokenizer, tmp_path):
     file = tmp_path / "base.jinja"
-    file.write_text("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:")
+    file.write_text(
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor "
+        "%}assistant:"
+    )
     with_template(tokenizer, None)
-    with pytest.raises(InputError, match="its tokenizer has no chat template; set one with --template FILE"):
+    with pytest.raises(
+        InputError, match="its tokenizer has no chat template; set one with --template FILE"
+    ):
         chat_template(tokenizer, "chat")
     template = chat_template(tokenizer, str(file), "Be exact.")
-    assert render_prompt(tokenizer, "1+1=?", template) == "system: Be exact.\nuser: 1+1=?\nassistant:"
+    assert (
+        render_prompt(tokenizer, "1+1=?", template) == "system: Be exact.\nuser: 1+1=?\nassistant:"
+    )
     suite = load_suite("arithmetic")
     suite = type(suite)(**vars(suite) | {"template": str(file)})
     assert (
-        tokenizer.decode(encode_prompts([Problem("1", "2+2=?", "4")], suite, tokenizer)[0]) == "user: 2+2=?\nassistant:"
+        tokenizer.decode(encode_prompts([Problem("1", "2+2=?", "4")], suite, tokenizer)[0])
+        == "user: 2+2=?\nassistant:"
     )
 
 
 def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
     with_template(tokenizer, QWEN3)
-    fields = json.loads((SUITES / "arithmetic.json").read_text()) | {"system_prompt": "Be exact.", "thinking": "off"}
+    fields = json.loads((SUITES / "arithmetic.json").read_text()) | {
+        "system_prompt": "Be exact.",
+        "thinking": "off",
+    }
     texts = []
     for name, prompt in (("text", "Be exact."), ("file", str(tmp_path / "system.txt"))):
         (tmp_path / "system.txt").write_text("Be exact.\n")
         (tmp_path / f"{name}.json").write_text(json.dumps(fields | {"system_prompt": prompt}))
-        [prompt] = encode_prompts([Problem("1", "2+2=?", "4")], load_suite(str(tmp_path / f"{name}.json")), tokenizer)
+        [prompt] = encode_prompts(
+            [Problem("1", "2+2=?", "4")], load_suite(str(tmp_path / f"{name}.json")), tokenizer
+        )
         texts.append(tokenizer.decode(prompt))
     assert (
-        texts[0] == texts[1] == render_prompt(tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off"))
+        texts[0]
+        == texts[1]
+        == render_prompt(tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off"))
     )
     tokenizer = with_template(tokenizer, "{{ messages[-1].content }}")
-    with pytest.raises(InputError, match=r"suite text: --thinking: .* has a chat template without enable_thinking"):
+    with pytest.raises(
+        InputError, match=r"suite text: --thinking: .* has a chat template without enable_thinking"
+    ):
         encode_prompts([], load_suite(str(tmp_path / "text.json")), tokenizer)
 
 
@@ -114,19 +134,41 @@ def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
     asking = Problem("1", "1+2=? Put the result into <answer> </answer>.", "3")
     assert asks_for_tags(tokenizer, problems=[Problem("0", "1+1=?", "2"), asking])
     assert not asks_for_tags(tokenizer, problems=[Problem("0", "1+1=?", "2")])
-    assert asks_for_tags(tokenizer, chat_template(tokenizer, "chat", "End with <answer> </answer>."))
+    assert asks_for_tags(
+        tokenizer, chat_template(tokenizer, "chat", "End with <answer> </answer>.")
+    )
 
 
 @pytest.mark.parametrize(
     ("template", "settings", "message"),
     [
-        ("{{ raise_exception('System role not supported') }}", {}, r"1\+2=\?' \(TemplateError: System role not supp"),
-        ("{{ messages[3].content }}", {}, r"the chat template fails for the problem '1\+2=\?' \(UndefinedError: "),
+        (
+            "{{ raise_exception('System role not supported') }}",
+            {},
+            r"1\+2=\?' \(TemplateError: System role not supp",
+        ),
+        (
+            "{{ messages[3].content }}",
+            {},
+            r"the chat template fails for the problem '1\+2=\?' \(UndefinedError: ",
+        ),
         ("{% for %}", {}, r"TemplateSyntaxError: .*\); correct it"),
         ("{{ 1 / 0 }}", {}, r"\(ZeroDivisionError: division by zero\); correct it"),
-        ("Question: {{ problem }}", {}, r"--template: the chat template leaves out '1\+2=\?', and renders 1\+2=\? as"),
-        ("{{ messages[-1].content }}", {"system_prompt": "Be exact."}, "--system-prompt: the chat template leaves out"),
-        ("{{ messages[-1].content }}", {"thinking": "off"}, "--thinking: .* has a chat template without enable_think"),
+        (
+            "Question: {{ problem }}",
+            {},
+            r"--template: the chat template leaves out '1\+2=\?', and renders 1\+2=\? as",
+        ),
+        (
+            "{{ messages[-1].content }}",
+            {"system_prompt": "Be exact."},
+            "--system-prompt: the chat template leaves out",
+        ),
+        (
+            "{{ messages[-1].content }}",
+            {"thinking": "off"},
+            "--thinking: .* has a chat template without enable_think",
+        ),
     ],
 )
 def test_templates_that_cannot_work_are_one_line(template, settings, message, tokenizer, tmp_path):
@@ -138,14 +180,20 @@ def test_templates_that_cannot_work_are_one_line(template, settings, message, to
 
 def test_a_system_prompt_is_a_text_or_a_file(tmp_path):
     (tmp_path / "system.txt").write_text("From a file.\n")
-    for given, text in ((str(tmp_path / "system.txt"), "From a file."), ("Be exact. " * 99, "Be exact. " * 99)):
-        config, _ = parse_train_config(["--preset", "tiny", "--system-prompt", given], has_cuda=False)
+    for given, text in (
+        (str(tmp_path / "system.txt"), "From a file."),
+        ("Be exact. " * 99, "Be exact. " * 99),
+    ):
+        config, _ = parse_train_config(
+            ["--preset", "tiny", "--system-prompt", given], has_cuda=False
+        )
         assert config.data.system_prompt == text
 
 
 # The parts of Gemma's and Phi-3's chat templates that say how a turn ends.
 GEMMA = (
-    "{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content | trim + "
+    "'<end_of_turn>\n' }}{% endfor %}"
 )
 PHI = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
 
@@ -161,8 +209,12 @@ PHI = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n
         (None, []),
     ],
 )
-def test_answers_end_with_the_special_token_that_the_template_writes_behind_them(tokenizer, template, end):
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>", "<|end|>"]})
+def test_answers_end_with_the_special_token_that_the_template_writes_behind_them(
+    tokenizer, template, end
+):
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>", "<|end|>"]}
+    )
     names = tokenizer.convert_ids_to_tokens(stop_token_ids(with_template(tokenizer, template)))
     assert set(names) == {"<|endoftext|>", "<|im_end|>", *end}
 
@@ -177,4 +229,6 @@ def test_an_empty_prompt_is_refused(tokenizer):
 def test_the_template_for_base_models(tokenizer, bos):
     tokenizer.bos_token = bos
     template = chat_template(tokenizer, str(ROOT / "examples" / "base.jinja"), "Be brief.")
-    assert render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
+    assert (
+        render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
+    )

@@ -1,4 +1,6 @@
-"""A real model, SmolLM2-135M-Instruct, in whole programs: number formats, LoRA, ranks, Ctrl-C, resume, evaluation."""
+"""A real model, SmolLM2-135M-Instruct, in whole programs: number formats, LoRA, ranks, Ctrl-C,
+resume, evaluation.
+"""
 
 import json
 import signal
@@ -49,7 +51,10 @@ def straight(smollm2, tmp_path_factory) -> Path:
 def steps_of(run: Path) -> list[dict]:
     """The metrics of the steps, without times and speeds."""
     lines = whole_json_lines(run / "metrics.jsonl")
-    return [{name: value for name, value in line.items() if not name.startswith(TIMINGS)} for line in lines]
+    return [
+        {name: value for name, value in line.items() if not name.startswith(TIMINGS)}
+        for line in lines
+    ]
 
 
 def assert_it_trains(run: Path, steps: int) -> None:
@@ -61,11 +66,16 @@ def assert_it_trains(run: Path, steps: int) -> None:
     assert json.loads((run / "end.json").read_text()) == {"step": steps, "why": "done"}
 
 
-def test_a_run_trains_and_its_checkpoint_loads_in_transformers_and_in_vllm(straight, smollm2, tmp_path):
+def test_a_run_trains_and_its_checkpoint_loads_in_transformers_and_in_vllm(
+    straight, smollm2, tmp_path
+):
     assert_it_trains(straight, STEPS)
     trained = AutoModelForCausalLM.from_pretrained(straight / "last", dtype=torch.float32)
     base = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
-    moved = [(a - b).abs().max().item() for a, b in zip(trained.parameters(), base.parameters(), strict=True)]
+    moved = [
+        (a - b).abs().max().item()
+        for a, b in zip(trained.parameters(), base.parameters(), strict=True)
+    ]
     assert 0 < max(moved) < 1e-2
     tokenizer = AutoTokenizer.from_pretrained(straight / "last")
     # The system prompt of the model's own template is gone, in the checkpoint too.
@@ -75,14 +85,25 @@ def test_a_run_trains_and_its_checkpoint_loads_in_transformers_and_in_vllm(strai
     assert logits.isfinite().all()
 
     out = tmp_path / "evaluation"
-    flags = ("--ckpt", straight / "last", "--base", smollm2, "--suite", "word-problems", "--limit", 8)
+    flags = (
+        "--ckpt",
+        straight / "last",
+        "--base",
+        smollm2,
+        "--suite",
+        "word-problems",
+        "--limit",
+        8,
+    )
     run_ranks(0, "eval.py", *flags, "--output-dir", out)
     comparison = json.loads((out / "comparison.json").read_text())
     assert comparison["ckpt"]["grader"] == "last_number"
     for folder in (out, out / "base"):
         samples = whole_json_lines(folder / "samples.jsonl")
         assert len(samples) == 8
-        assert all(sample["answer"] is None or sample["answer"] in sample["text"] for sample in samples)
+        assert all(
+            sample["answer"] is None or sample["answer"] in sample["text"] for sample in samples
+        )
 
 
 def test_a_run_that_is_stopped_by_ctrl_c_and_resumed_equals_one_that_was_not(straight, tmp_path):
@@ -127,7 +148,9 @@ def test_16_bit_formats(smollm2, dtype, request, tmp_path):
     assert_it_trains(run, 3)
 
 
-@pytest.mark.parametrize(("ranks", "settings"), [(1, ["weights in bf16", "activations"]), (2, ["weights in bf16"])])
+@pytest.mark.parametrize(
+    ("ranks", "settings"), [(1, ["weights in bf16", "activations"]), (2, ["weights in bf16"])]
+)
 def test_its_memory_is_what_is_counted(smollm2, ranks, settings):
     if not (report := report_of(ranks, "memory_check", *settings, smollm2)):
         pytest.skip("this CPU has no fast products of bf16 numbers")

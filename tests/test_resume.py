@@ -1,4 +1,6 @@
-"""Runs that are killed, signalled, damaged or short of disk, and go on: whole programs and real signals."""
+"""Runs that are killed, signalled, damaged or short of disk, and go on: whole programs and real
+signals.
+"""
 
 import json
 import os
@@ -84,11 +86,24 @@ def resume(reference, monkeypatch):
 @pytest.mark.parametrize(
     ("ranks", "flags", "message"),
     [
-        (2, ["--lr", "1e-3"], r"the run: lr was 0.0001, is 0.001\. Use the old settings, or --allow-changes lr$"),
-        (2, ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"], r"algo was bnpo, is grpo\. .* algo$"),
+        (
+            2,
+            ["--lr", "1e-3"],
+            r"the run: lr was 0.0001, is 0.001\. Use the old settings, or --allow-changes lr$",
+        ),
+        (
+            2,
+            ["--algo", "grpo", "--seed", "3", "--allow-changes", "seed"],
+            r"algo was bnpo, is grpo\. .* algo$",
+        ),
         (2, ["--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
         (2, ["--overwrite"], "--resume continues a run and --overwrite deletes it"),
-        (1, [], "was saved by 2 ranks, not 1. Start 2 ranks, or convert it: python -m deepspeed.checkpoint.ds_to_"),
+        (
+            1,
+            [],
+            "was saved by 2 ranks, not 1. Start 2 ranks, or convert it: python -m "
+            "deepspeed.checkpoint.ds_to_",
+        ),
     ],
 )
 def test_what_is_not_the_same_run_is_refused(ranks, flags, message, reference, resume):
@@ -109,13 +124,18 @@ def test_files_that_were_edited_are_refused(reference, resume):
     for name in ("trainer/progress.json", "model.safetensors"):
         content = (newest / name).read_bytes()
         (newest / name).write_bytes(content[:-2])
-        with refused(f"^{newest / name}: .*Delete {newest}; --resume then continues from the checkpoint before it$"):
+        with refused(
+            f"^{newest / name}: .*Delete {newest}; --resume then continues from the checkpoint "
+            "before it$"
+        ):
             resume(run)
         (newest / name).write_bytes(content)
 
 
 @pytest.mark.sampler
-def test_a_checkpoint_that_came_while_a_start_was_prepared_is_not_lost(reference, resume, tmp_path, monkeypatch):
+def test_a_checkpoint_that_came_while_a_start_was_prepared_is_not_lost(
+    reference, resume, tmp_path, monkeypatch
+):
     run, newest = tmp_path / "run", "checkpoints/step-000010"
     shutil.copytree(reference, run, symlinks=True)
     (run / newest).rename(tmp_path / "newest")
@@ -132,23 +152,36 @@ def test_a_checkpoint_that_came_while_a_start_was_prepared_is_not_lost(reference
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> dict:
-    """What tests/programs/checkpoint_check.py found, with the run's folder and the bytes of the model."""
+    """What tests/programs/checkpoint_check.py found, with the run's folder and the bytes of the
+    model.
+    """
     folder, run = tmp_path_factory.mktemp("model"), tmp_path_factory.mktemp("saved")
     # Wide enough for its matrices to be partitioned and gathered.
-    model = make_model(folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=8)
+    model = make_model(
+        folder, vocab_size=288, hidden_size=1024, intermediate_size=2048, num_hidden_layers=8
+    )
     for file in TINY_MODEL.glob("tokenizer*"):
         shutil.copy(file, folder)
-    (folder / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.7, "eos_token_id": [0, 7]}')
+    (folder / "generation_config.json").write_text(
+        '{"do_sample": false, "temperature": 0.7, "eos_token_id": [0, 7]}'
+    )
     output = run_ranks(2, "tests/programs/checkpoint_check.py", folder, run, check=False).stdout
     assert "REPORT " in output, output[-5000:]
-    report = json.loads(next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :])
-    return report | {"model": folder, "run": run, "bytes": sum(p.numel() * 4 for p in model.parameters())}
+    report = json.loads(
+        next(line for line in output.splitlines() if line.startswith("REPORT "))[len("REPORT ") :]
+    )
+    return report | {
+        "model": folder,
+        "run": run,
+        "bytes": sum(p.numel() * 4 for p in model.parameters()),
+    }
 
 
 @pytest.mark.program
 def test_saving_never_holds_a_second_model(report):
     assert report["at_once"][0] > report["bytes"]  # the measurement sees a copy where there is one
-    assert max(report["groups"]) < report["bytes"] / 2  # a layer, its clones and a file, of 8 layers
+    # A layer, its clones and a file, of 8 layers
+    assert max(report["groups"]) < report["bytes"] / 2
     folders = [report["run"] / "checkpoints" / f"step-00000{step}" for step in (1, 2)]
     assert len(list(folders[1].glob("model-*.safetensors"))) > 8
     saved, of_many_files = (AutoModelForCausalLM.from_pretrained(folder) for folder in folders)
@@ -159,7 +192,8 @@ def test_saving_never_holds_a_second_model(report):
 
 @pytest.mark.program
 def test_a_checkpoint_has_settings_of_its_own_for_who_generates_with_it(report, tmp_path):
-    with pytest.raises(ValueError, match="temperature"):  # a saved checkpoint shows that they are not the model's
+    # A saved checkpoint shows that they are not the model's
+    with pytest.raises(ValueError, match="temperature"):
         GenerationConfig.from_pretrained(report["model"]).save_pretrained(tmp_path)
     checkpoint = report["run"] / "checkpoints" / "step-000001"
     ends = stop_token_ids(AutoTokenizer.from_pretrained(checkpoint))
@@ -169,10 +203,17 @@ def test_a_checkpoint_has_settings_of_its_own_for_who_generates_with_it(report, 
 
 
 @pytest.mark.program
-def test_other_files_on_a_rank_and_a_full_disk_are_one_line_and_earlier_checkpoints_are_left(report):
-    assert report["disagreeing"].startswith("rank 1 has other data than rank 0, or another checkpoint in runs/")
+def test_other_files_on_a_rank_and_a_full_disk_are_one_line_and_earlier_checkpoints_are_left(
+    report,
+):
+    assert report["disagreeing"].startswith(
+        "rank 1 has other data than rank 0, or another checkpoint in runs/"
+    )
     assert "cannot be written (" in report["full"]
-    assert "Earlier files are complete. Free some disk space, then continue with --resume" in report["full"]
+    assert (
+        "Earlier files are complete. Free some disk space, then continue with --resume"
+        in report["full"]
+    )
     assert report["left"] == [".step-000003.unfinished", "step-000001", "step-000002"]
     assert report["last"] == "step-000002"
 
@@ -193,9 +234,19 @@ def wait_for(condition, goes_on) -> None:
 
 @pytest.fixture(scope="module")
 def signalled(tmp_path_factory):
-    """A run whose launcher and ranks got SIGTERM after three steps or more; its console is in run.log."""
+    """A run whose launcher and ranks got SIGTERM after three steps or more; its console is in
+    run.log.
+    """
     run = tmp_path_factory.mktemp("signalled") / "run"
-    command = [sys.executable, "scripts/launch.py", "--num_gpus", "2", "--master_port", free_port(), "train.py"]
+    command = [
+        sys.executable,
+        "scripts/launch.py",
+        "--num_gpus",
+        "2",
+        "--master_port",
+        free_port(),
+        "train.py",
+    ]
     with temporary_folder() as folder, run.with_suffix(".log").open("w") as log:
         job = subprocess.Popen(
             [str(part) for part in (*command, *ENDLESS, "--output-dir", run)],

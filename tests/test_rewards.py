@@ -42,7 +42,10 @@ def grader():
 )
 def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
     problems = load_problems(data_dir / f"{name}.jsonl")
-    texts = [f"First I thought of \\boxed{{0}}. So the answer is $\\boxed{{{p.answer}}}$." for p in problems]
+    texts = [
+        f"First I thought of \\boxed{{0}}. So the answer is $\\boxed{{{p.answer}}}$."
+        for p in problems
+    ]
     rewards = grader(texts, [p.answer for p in problems]).rewards
     wrong = [p for p, verdict in zip(problems, rewards[:, 0], strict=True) if not verdict]
     assert len(problems) - len(wrong) == right, wrong
@@ -108,9 +111,9 @@ def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
     grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
     assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
     verdicts = {rule: grader.judge(rule, ["so 12"], ["12"])[0] for rule in GRADERS}
-    assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(BOTH_RULES, False) | {
-        "last_number": 1
-    }
+    assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(
+        BOTH_RULES, False
+    ) | {"last_number": 1}
     grader.close()
 
 
@@ -126,7 +129,9 @@ def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     grader = Grader(workers=1, time_limit=1.0)
     results: dict[str, Grades] = {}
     hostile = [r"\boxed{9^{9^{9^{9}}}+x}", r"\boxed{\frac{x}{2}}"]
-    thread = threading.Thread(target=lambda: results.update(r=grader(hostile, ["3^{3^{3^{3}}}+x", "0.5x"])))
+    thread = threading.Thread(
+        target=lambda: results.update(r=grader(hostile, ["3^{3^{3^{3}}}+x", "0.5x"]))
+    )
     thread.start()
     thread.join()
     assert results["r"].rewards.tolist() == [[0], [1]]
@@ -151,7 +156,9 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     assert grades.failures == {"OutOfRange": 1}
     assert grader.ranges == [(0, 1), (-1, 2)]
     # One is right, the other has the user's highest value: neither is better.
-    advantages = compute_advantages(Method("reinforce"), grades.rewards[None, :2], ranges=grader.ranges).values
+    advantages = compute_advantages(
+        Method("reinforce"), grades.rewards[None, :2], ranges=grader.ranges
+    ).values
     assert advantages.tolist() == [[0, 0]]
     grader.close()
 
@@ -176,7 +183,9 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 
 
 def test_equal_answers_are_judged_once(grader):
-    first, again, other = grader.judge("paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3)
+    first, again, other = grader.judge(
+        "paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3
+    )
     assert first is again
     assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
 
@@ -185,19 +194,32 @@ def test_the_released_rule_reads_only_the_end_of_a_text():
     grader = Grader(grader="paper", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
     assert grader(texts, ["0.5", "0.5"]).rewards[:, 0].tolist() == [1, 0]
-    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]  # brace-less
+    # Brace-less
+    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]
     grader.close()
 
 
 def findings(**changes) -> list[dict]:
-    """Findings of answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers each, one is right."""
-    healthy = {"reward_names": ("accuracy",), "weights": None, "ranges": [(0.0, 1.0)], "rewards": [[[0.0], [1.0]]] * 4}
+    """Findings of answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers
+    each, one is right.
+    """
+    healthy = {
+        "reward_names": ("accuracy",),
+        "weights": None,
+        "ranges": [(0.0, 1.0)],
+        "rewards": [[[0.0], [1.0]]] * 4,
+    }
     case = healthy | {"failed": NO, "failures": {}, "finished": YES, "stated": True} | changes
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     ids = tokenizer.encode(r"\boxed{1}" if case["stated"] else "none")
-    groups = [[Answer(ids, bool(finished), np.zeros(1)) for finished in group] for group in case["finished"]]
+    groups = [
+        [Answer(ids, bool(finished), np.zeros(1)) for finished in group]
+        for group in case["finished"]
+    ]
     places, rewards, failures = np.arange(4), np.array(case["rewards"]), Counter(case["failures"])
-    step = Rollouts(places, places, groups, rewards, case["failed"], [], None, failures, np.zeros(1))
+    step = Rollouts(
+        places, places, groups, rewards, case["failed"], [], None, failures, np.zeros(1)
+    )
     task = Task([], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False)
     settings = {"rewards": case["reward_names"], "reward_weights": case["weights"]}
     return find([step], task, with_settings(PRESETS["tiny"], **settings))
@@ -215,25 +237,51 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
     ("changes", "kinds", "text"),
     [
         ({}, [], ""),
-        ({"rewards": NONE_RIGHT}, ["all_lowest"], "the reward accuracy is 0 for all 8 answers: nothing is ever right"),
+        (
+            {"rewards": NONE_RIGHT},
+            ["all_lowest"],
+            "the reward accuracy is 0 for all 8 answers: nothing is ever right",
+        ),
         ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
-        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers: correct the function"),
-        ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers with different"),
-        ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise --max-answer-tokens"),
+        (
+            {"rewards": NONE_RIGHT + 0.5},
+            ["all_equal"],
+            "is 0.5 for all 8 answers: correct the function",
+        ),
+        (
+            {"rewards": BY_QUESTION},
+            ["few_mixed_groups"],
+            "only 0% of the questions have answers with different",
+        ),
+        (
+            {"finished": NO},
+            ["cut_off"],
+            "100% of the answers are cut off before their end; raise --max-answer-tokens",
+        ),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
         (
             {"stated": False, "rewards": NONE_RIGHT},
             ["no_final_answer", "all_lowest"],
-            r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), or take",
+            r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), "
+            r"or take",
         ),
         ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
         (
-            {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ("mine.py:mine",), "rewards": NONE_RIGHT},
+            {
+                "failed": YES,
+                "failures": {"TypeError": 8},
+                "reward_names": ("mine.py:mine",),
+                "rewards": NONE_RIGHT,
+            },
             ["failing", "all_lowest"],
-            "rewards of 100% of the answers could not be computed (TypeError 8 times) and count as the lowest value; "
-            "look at mine",
+            "rewards of 100% of the answers could not be computed (TypeError 8 times) and count as "
+            "the lowest value; look at mine",
         ),
-        ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8 answers"),
+        (
+            {"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1},
+            ["all_lowest"],
+            "is -1 for all 8 answers",
+        ),
         (RECORDED | {"weights": (1.0, 1.0)}, ["all_lowest"], "the reward accuracy is 0"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
@@ -252,7 +300,12 @@ def problems(*references: str) -> list[Problem]:
 @pytest.mark.parametrize(
     ("references", "rewards", "rule", "message"),
     [
-        (("2", "", "4"), ("accuracy",), "default", "1 of 3 reference answers cannot be equalled: .* 1, ''"),
+        (
+            ("2", "", "4"),
+            ("accuracy",),
+            "default",
+            "1 of 3 reference answers cannot be equalled: .* 1, ''",
+        ),
         (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
         (("two", "3"), ("accuracy",), "last_number", "'two', has no number"),
         (("2", ""), ("mine.py:f",), "default", None),
@@ -272,7 +325,9 @@ def test_references_that_no_answer_can_equal(references, rewards, rule, message)
 def test_the_reward_format_and_a_template_that_opens_the_tag():
     check_format(("accuracy",), "Solve it.<think>\n")
     check_format(("format",), "Write <think> </think>. <assistant>")
-    with pytest.raises(InputError, match="--rewards format: the chat template opens <think> itself"):
+    with pytest.raises(
+        InputError, match="--rewards format: the chat template opens <think> itself"
+    ):
         check_format(("accuracy", "format"), "Solve it.<think>\n")
 
 
@@ -285,8 +340,14 @@ def test_one_answer_per_question_where_something_is_learned_from_it(algo):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def reward(completions, answer): return [1.0 for _ in completions]", "it returned list, not a number"),
-        ("def reward(completions, answer): return completions[0]['content']", "TypeError: string indices"),
+        (
+            "def reward(completions, answer): return [1.0 for _ in completions]",
+            "it returned list, not a number",
+        ),
+        (
+            "def reward(completions, answer): return completions[0]['content']",
+            "TypeError: string indices",
+        ),
         ("async def reward(text, reference): return 1.0", "it returned coroutine, not a number"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
         ("def reward(text, reference): return 'right'", "it returned str, not a number"),
@@ -304,14 +365,20 @@ def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text("def reward(text, reference):\n    return int(text)\n")
     grader = Grader((f"{file}:reward",), workers=1, example="70")
-    assert f"grading: {file}:reward: a trial call failed: ValueError: invalid literal" in capsys.readouterr().err
+    assert (
+        f"grading: {file}:reward: a trial call failed: ValueError: invalid literal"
+        in capsys.readouterr().err
+    )
     assert grader(["x", "1"], ["70", "70"]).rewards.tolist() == [[0], [1]]
     assert f"grading: {file}:reward: ValueError: invalid literal" in capsys.readouterr().err
     grader.close()
 
 
 def test_the_summary_counts_failures_and_names_findings(tmp_path):
-    lines = [{"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8}, {"step": 2, "reward/errors/TypeError": 8}]
+    lines = [
+        {"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8},
+        {"step": 2, "reward/errors/TypeError": 8},
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "findings.json").write_text(json.dumps(findings(rewards=NONE_RIGHT)))
     text = summary(tmp_path)
@@ -330,11 +397,15 @@ def test_findings_of_the_rollouts_of_steps():
         grades = grader(texts, ["2"] * len(texts))
         counts = Counter({"timeout": 1})
         rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
-        return Rollouts(np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1))
+        return Rollouts(
+            np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1)
+        )
 
     steps = [step(r"\boxed{2}", "2"), step("", r"\boxed{3}")]
     assert unstated_share(steps, task, PRESETS["tiny"]) == 0.5
-    assert [finding["kind"] for finding in find(steps, task, PRESETS["tiny"])] == ["no_final_answer"]
+    assert [finding["kind"] for finding in find(steps, task, PRESETS["tiny"])] == [
+        "no_final_answer"
+    ]
     grader.close()
 
 
@@ -358,4 +429,5 @@ def test_the_learner_takes_groups_with_a_signal_first(groups, taken):
 def test_a_group_has_a_signal_if_any_reward_differs():
     rewards = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 1]], [[0, 1], [1, 1]]])  # [n, m, K]
     assert has_signal(rewards).tolist() == [False, True, True]
-    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]  # the second is only recorded
+    # The second is only recorded
+    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]

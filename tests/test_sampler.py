@@ -19,7 +19,8 @@ def tokenizer():
 
 
 def open_sampler(model, tokenizer, dtype="float32"):
-    from bnpo.policy.sampler import Sampler  # vLLM, where it runs: other workers would import it for nothing
+    # VLLM, where it runs: other workers would import it for nothing
+    from bnpo.policy.sampler import Sampler
 
     return Sampler(str(model), tokenizer, EngineSettings(max_tokens=192, dtype=dtype))
 
@@ -33,8 +34,13 @@ def sampler(tokenizer):
 
 def sample(sampler, prompts, seeds, **sampling):
     """Groups of answers in the order of the prompts, sampled ones first, then greedy ones."""
-    groups = list(sampler.sample(prompts, seeds, temperature=sampling.pop("temperature", 1.0), **sampling))
-    return [group.answers for group in sorted(groups, key=lambda group: (group.greedy, group.prompt_index))]
+    groups = list(
+        sampler.sample(prompts, seeds, temperature=sampling.pop("temperature", 1.0), **sampling)
+    )
+    return [
+        group.answers
+        for group in sorted(groups, key=lambda group: (group.greedy, group.prompt_index))
+    ]
 
 
 def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, tokenizer):
@@ -42,22 +48,35 @@ def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler, token
     seeds = sampling_seeds(0, 3, range(20))
     together = sample(sampler, prompts, seeds, n=8, max_tokens=64)
     alone = [
-        sample(sampler, [prompt], [seed], n=8, max_tokens=64)[0] for prompt, seed in zip(prompts, seeds, strict=True)
+        sample(sampler, [prompt], [seed], n=8, max_tokens=64)[0]
+        for prompt, seed in zip(prompts, seeds, strict=True)
     ]
-    assert [[a.token_ids for a in group] for group in together] == [[a.token_ids for a in group] for group in alone]
+    assert [[a.token_ids for a in group] for group in together] == [
+        [a.token_ids for a in group] for group in alone
+    ]
     assert len({tuple(answer.token_ids) for answer in together[0]}) > 1
 
 
-def test_top_k_draws_from_the_most_likely_tokens_with_their_renormalized_probabilities(sampler, tokenizer):
-    asked = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(8)], sampling_seeds(0, 3, range(8))
+def test_top_k_draws_from_the_most_likely_tokens_with_their_renormalized_probabilities(
+    sampler, tokenizer
+):
+    asked = (
+        [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(8)],
+        sampling_seeds(0, 3, range(8)),
+    )
     likeliest = sample(sampler, *asked, max_tokens=64, top_k=1, logprobs=True)
     greedy = sample(sampler, *asked, max_tokens=64, greedy_too=True)[8:]
     assert [answer.token_ids for [answer] in likeliest] == [answer.token_ids for [answer] in greedy]
     assert all((answer.logprobs == 0).all() for [answer] in likeliest)
     model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
-    for prompt, [answer] in zip(asked[0], sample(sampler, *asked, max_tokens=64, top_k=3, logprobs=True), strict=True):
+    for prompt, [answer] in zip(
+        asked[0], sample(sampler, *asked, max_tokens=64, top_k=3, logprobs=True), strict=True
+    ):
         with torch.no_grad():
-            logits = model(torch.tensor([prompt + answer.token_ids])).logits[0, len(prompt) - 1 : -1]  # [tokens, V]
+            # [tokens, V]
+            logits = model(torch.tensor([prompt + answer.token_ids])).logits[
+                0, len(prompt) - 1 : -1
+            ]
         best, tokens = logits.topk(3)  # [tokens, 3]
         drawn = tokens == torch.tensor(answer.token_ids)[:, None]
         assert drawn.any(dim=1).all()
@@ -87,7 +106,10 @@ def test_many_requests_are_handed_to_the_engine_in_turn(sampler, tokenizer, monk
         held.append(engine.get_num_unfinished_requests())
         return step()
 
-    asked = [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(40)], sampling_seeds(0, 3, range(40))
+    asked = (
+        [encode_prompt(tokenizer, f"{k}+17-32+45=?") for k in range(40)],
+        sampling_seeds(0, 3, range(40)),
+    )
     at_once = sample(sampler, *asked, max_tokens=64, greedy_too=True)
     with monkeypatch.context() as patch:
         patch.setattr(module, "MOST_REQUESTS", 8)
@@ -110,9 +132,16 @@ def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, 
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "step", abort_one_then_step)
-        with pytest.raises(RunError, match=r"no answers from vLLM to 1 prompts, of tokens \[12, 13, 12\]$"):
+        with pytest.raises(
+            RunError, match=r"no answers from vLLM to 1 prompts, of tokens \[12, 13, 12\]$"
+        ):
             sample(sampler, prompts, range(4), n=2, max_tokens=9)
-    assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [2, 2, 2, 2]
+    assert [len(group) for group in sample(sampler, prompts, range(4), n=2, max_tokens=9)] == [
+        2,
+        2,
+        2,
+        2,
+    ]
 
 
 def test_seeds_differ_by_run_step_and_question():
@@ -145,7 +174,9 @@ def test_an_answer_cut_off_at_the_limit_is_not_finished(sampler, tokenizer):
 
 
 def test_both_stop_tokens_end_an_answer(tokenizer, tmp_path):
-    """A head that knows two tokens, the end of text and the end of turn: one or the other, as the prompt has it."""
+    """A head that knows two tokens, the end of text and the end of turn: one or the other, as
+    the prompt has it.
+    """
     model = make_model(tmp_path, vocab_size=288, hidden_size=64, tie_word_embeddings=False)
     ends = [tokenizer.convert_tokens_to_ids(token) for token in ("<|endoftext|>", "<|im_end|>")]
     row = model.lm_head.weight.data[0].clone() * 1000
@@ -158,7 +189,10 @@ def test_both_stop_tokens_end_an_answer(tokenizer, tmp_path):
     prompts = [[k, k + 1, k] for k in range(10, 60)]
     answers = sample(sampler, prompts, range(50), max_tokens=20)
     sampler.close()
-    assert {tuple(group[0].token_ids) for group in answers if group[0].finished} >= {(ends[0],), (ends[1],)}
+    assert {tuple(group[0].token_ids) for group in answers if group[0].finished} >= {
+        (ends[0],),
+        (ends[1],),
+    }
     assert all(group[0].finished for group in answers)
 
 
@@ -177,7 +211,9 @@ def test_logits_of_a_bf16_model_are_not_rounded_to_bf16(qwen_model):
         prompt = encode_prompt(tokenizer, f"What is {k} + 1?")
         answer = tokenizer.encode(f"\\boxed{{{k % 3 + 1}}}<|im_end|>")
         with torch.no_grad():
-            hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[0, len(prompt) - 1 : -1]
+            hidden = model.base_model(torch.tensor([prompt + answer])).last_hidden_state[
+                0, len(prompt) - 1 : -1
+            ]
             logits = (hidden.float() @ model.lm_head.weight.float().T)[:, : len(tokenizer)]
         scores = sampler.score(prompt, answer)
         for each, exact in ((gaps, logits), (gaps_of_rounded, logits.bfloat16().float())):

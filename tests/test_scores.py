@@ -28,7 +28,9 @@ from bnpo.planning import dry_run_evaluation
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():
-    """2,000 evaluations of 200 problems with known probabilities, 4 runs each; the truth is the mean probability."""
+    """2,000 evaluations of 200 problems with known probabilities, 4 runs each; the truth is the
+    mean probability.
+    """
     rng = np.random.default_rng(0)
     covered = naive = 0
     for _ in range(2000):
@@ -45,7 +47,10 @@ def test_the_clustered_error_covers_at_its_nominal_rate():
 def test_pass_at_k_is_unbiased():
     rng = np.random.default_rng(0)
     probabilities = rng.random(50)
-    estimates = [pass_at_k((rng.random((50, 8)) < probabilities[:, None]).astype(int), 3) for _ in range(2000)]
+    estimates = [
+        pass_at_k((rng.random((50, 8)) < probabilities[:, None]).astype(int), 3)
+        for _ in range(2000)
+    ]
     assert np.mean(estimates) == pytest.approx(np.mean(1 - (1 - probabilities) ** 3), abs=3e-3)
 
 
@@ -64,12 +69,19 @@ def test_the_bootstrap_interval_covers_and_p_values_are_uniform_under_no_differe
 
 def test_the_bootstrap_sees_a_difference_and_its_average():
     rng = np.random.default_rng(2)
-    report = paired_bootstrap({"x": rng.normal(0.2, 0.3, 200), "y": rng.normal(0.0, 0.3, 100)}, seed=0)
+    report = paired_bootstrap(
+        {"x": rng.normal(0.2, 0.3, 200), "y": rng.normal(0.0, 0.3, 100)}, seed=0
+    )
     assert report["x"]["low"] > 0
     assert report["x"]["p_value"] < 0.001
     assert report["y"]["low"] < 0 < report["y"]["high"]
-    assert report["average"]["difference"] == pytest.approx((report["x"]["difference"] + report["y"]["difference"]) / 2)
-    assert report["average"]["high"] - report["average"]["low"] < report["y"]["high"] - report["y"]["low"]
+    assert report["average"]["difference"] == pytest.approx(
+        (report["x"]["difference"] + report["y"]["difference"]) / 2
+    )
+    assert (
+        report["average"]["high"] - report["average"]["low"]
+        < report["y"]["high"] - report["y"]["low"]
+    )
 
 
 def test_summary():
@@ -105,10 +117,13 @@ def test_summary():
 def test_a_difference_of_the_detectable_size_is_found_in_80_percent():
     """Between models whose scores on the problems are unrelated."""
     rng = np.random.default_rng(0)
-    error = np.sqrt((0.8**2 / 12 + 0.8 * (1 / 2 - 0.8 / 3) / 8) / 300)  # of 300 uniform rates, 8 repetitions each
+    # Of 300 uniform rates, 8 repetitions each
+    error = np.sqrt((0.8**2 / 12 + 0.8 * (1 / 2 - 0.8 / 3) / 8) / 300)
     found = 0
     for _ in range(1000):
-        first, second = (rng.binomial(8, 0.8 * rng.random(300) + shift) / 8 for shift in (0, detectable(error)))
+        first, second = (
+            rng.binomial(8, 0.8 * rng.random(300) + shift) / 8 for shift in (0, detectable(error))
+        )
         d = second - first
         found += abs(d.mean()) > 1.96 * d.std(ddof=1) / np.sqrt(300)
     assert 0.75 < found / 1000 < 0.85
@@ -125,9 +140,14 @@ def test_a_difference_that_cannot_be_estimated_is_no_0():
 
 
 def test_a_dry_run_prints_the_detectable_difference(capsys):
-    dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite="arithmetic", planning=Planning(dry_run=True)))
+    dry_run_evaluation(
+        EvalConfig(str(TINY_MODEL), suite="arithmetic", planning=Planning(dry_run=True))
+    )
     printed = capsys.readouterr().out
-    assert "arithmetic: 500 problems x 4 repetitions; a true difference of 8.9 points to any other model" in printed
+    assert (
+        "arithmetic: 500 problems x 4 repetitions; a true difference of 8.9 points to any other "
+        "model" in printed
+    )
 
 
 def test_with_unrelated_scores_the_bootstrap_finds_that_difference():
@@ -135,31 +155,45 @@ def test_with_unrelated_scores_the_bootstrap_finds_that_difference():
     first = rng.beta(0.5, 0.5, 400)
     expected = detectable(first.std(ddof=1) / 20)
     differences = {"x": rng.beta(0.5, 0.5, 400) - first}
-    assert paired_bootstrap(differences, seed=0)["x"]["detectable"] == pytest.approx(expected, rel=0.1)
+    assert paired_bootstrap(differences, seed=0)["x"]["detectable"] == pytest.approx(
+        expected, rel=0.1
+    )
 
 
 def evaluated(folder, right, suite="mine"):
     datasets = {"a": {"problems": len(right), "repetitions": 2, "sha256": "0"}}
     samples = [
-        {"dataset": "a", "index": i, "repetition": j, "correct": right[i][j]} for i, j in np.ndindex(np.shape(right))
+        {"dataset": "a", "index": i, "repetition": j, "correct": right[i][j]}
+        for i, j in np.ndindex(np.shape(right))
     ]
     write_json_lines(folder / "samples.jsonl", samples)
-    write_json(folder / "protocol.json", {"suite": {"name": suite, "datasets": datasets}, "grader": "default"})
+    write_json(
+        folder / "protocol.json",
+        {"suite": {"name": suite, "datasets": datasets}, "grader": "default"},
+    )
     return folder
 
 
 def test_several_checkpoints_are_corrected_by_holm(tmp_path, capsys):
     rng = np.random.default_rng(0)
     right = [(rng.random((200, 2)) < p).tolist() for p in (0.5, 0.62, 0.5)]
-    folders = [evaluated(tmp_path / name, answers) for name, answers in zip("xyz", right, strict=True)]
+    folders = [
+        evaluated(tmp_path / name, answers) for name, answers in zip("xyz", right, strict=True)
+    ]
     compare_script.main(compare_script.Args(tuple(folders)))
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if str(tmp_path) in line and "to" in line]
+    lines = [
+        line.split()
+        for line in capsys.readouterr().out.splitlines()
+        if str(tmp_path) in line and "to" in line
+    ]
     assert [line[0] for line in lines] == [str(folder) for folder in folders[1:]]
     p_values = [float(line[5]) for line in lines]
     holm = [float(line[6]) for line in lines]
     assert holm[0] == pytest.approx(2 * p_values[0], abs=1e-3) or holm[0] == p_values[0]
     assert max(holm) >= max(p_values)
-    assert float(lines[0][1]) == pytest.approx(100 * (np.mean(right[1]) - np.mean(right[0])), abs=0.06)
+    assert float(lines[0][1]) == pytest.approx(
+        100 * (np.mean(right[1]) - np.mean(right[0])), abs=0.06
+    )
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +209,9 @@ def records(evaluation):
     for key in evaluation.sample_keys():
         right = key[2] == 0
         answer, reason = "5" if right else None, "length" if key == ("arithmetic", 2, 1) else "stop"
-        fields = dict(zip(("dataset", "index", "repetition"), key, strict=True)) | {"answer": answer}
+        fields = dict(zip(("dataset", "index", "repetition"), key, strict=True)) | {
+            "answer": answer
+        }
         fields |= {"correct": right, "verdicts": {"default": right, "paper": False}}
         rows.append(fields | {"tokens": 10, "finish_reason": reason})
     return rows
@@ -190,7 +226,9 @@ def test_scores(evaluation, records):
     assert arithmetic["by_rule"] == by_rule
     assert result["average"] == {"pass1": 0.5, "se": 0.0, "by_rule": by_rule}
     assert result["grading_failures"] == {}
-    assert compare(evaluation.suite, records, records[::-1], seed=0)["arithmetic"]["difference"] == 0
+    assert (
+        compare(evaluation.suite, records, records[::-1], seed=0)["arithmetic"]["difference"] == 0
+    )
 
 
 def claimed(folder, protocol) -> dict:
@@ -207,11 +245,15 @@ def test_other_prompts_of_the_same_suite_make_another_protocol(tmp_path, evaluat
     first, second = (one.protocol("x", TINY_MODEL, None, "float32") for one in (evaluation, other))
     assert {key for key in first if first[key] != second[key]} == {"prompts_sha256"}
     claimed(tmp_path / "out", first)
-    with pytest.raises(InputError, match=r"protocol\.json: is of another evaluation \(different prompts_sha256\)"):
+    with pytest.raises(
+        InputError, match=r"protocol\.json: is of another evaluation \(different prompts_sha256\)"
+    ):
         claimed(tmp_path / "out", second)
 
 
-def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(tmp_path, evaluation, records):
+def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(
+    tmp_path, evaluation, records
+):
     samples = Samples(tmp_path, evaluation.sample_keys(), {})
     for record in records[:4]:
         samples.add(record)
@@ -237,11 +279,16 @@ def test_a_full_disk_is_a_line_that_says_how_to_continue(tmp_path, evaluation, r
     samples = Samples(tmp_path, evaluation.sample_keys(), {})
     with open("/dev/full", "w") as full:
         os.dup2(full.fileno(), samples._file.fileno())
-    with pytest.raises(InputError, match=r"cannot be written \(No space left on device\); free some disk space, then"):
+    with pytest.raises(
+        InputError,
+        match=r"cannot be written \(No space left on device\); free some disk space, then",
+    ):
         samples.add(records[0])
 
 
-@pytest.mark.parametrize("line", ['{"dataset": "other", "index": 0, "repetition": 0}', "[]", "nonsense", "twice"])
+@pytest.mark.parametrize(
+    "line", ['{"dataset": "other", "index": 0, "repetition": 0}', "[]", "nonsense", "twice"]
+)
 def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, line):
     first = json.dumps(records[0])
     write_json(tmp_path / "protocol.json", {})
@@ -257,8 +304,13 @@ def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     claimed(folder, protocol)
     assert claimed(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
     (folder / "samples.jsonl").write_text("precious")
-    for change, name in (({"checkpoint_sha256": "b"}, "checkpoint_sha256"), ({"suite": {"repetitions": 1}}, "suite")):
-        with pytest.raises(InputError, match=rf"protocol\.json: is of another evaluation \(different {name}\)"):
+    for change, name in (
+        ({"checkpoint_sha256": "b"}, "checkpoint_sha256"),
+        ({"suite": {"repetitions": 1}}, "suite"),
+    ):
+        with pytest.raises(
+            InputError, match=rf"protocol\.json: is of another evaluation \(different {name}\)"
+        ):
             claimed(folder, protocol | change)
     assert (folder / "samples.jsonl").read_text() == "precious"
 

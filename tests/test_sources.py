@@ -21,7 +21,10 @@ from conftest import refused
 from hub import COMMIT, hub
 
 ROWS = [
-    {"question": "Tom has 3 pens,\nand buys 4 more. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"},
+    {
+        "question": "Tom has 3 pens,\nand buys 4 more. How many?",
+        "answer": "3 + 4 = <<3+4=7>>7\n#### 7",
+    },
     {"question": 'A "dozen" of eggs is how many?', "answer": "#### 012"},
 ]
 GSM8K = Columns(problem_field="question", answer_pattern=r"####\s*(.*)")
@@ -48,10 +51,15 @@ def write(path, rows=ROWS):
     return path
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "list.json", "rows.csv", "rows.parquet"])
+@pytest.mark.parametrize(
+    "name", ["rows.jsonl", "rows.json", "list.json", "rows.csv", "rows.parquet"]
+)
 def test_all_kinds_of_files_give_the_same_problems(name, tmp_path):
     problems = load_problems(write(tmp_path / name), GSM8K)
-    assert [(p.problem, p.answer) for p in problems] == [(ROWS[0]["question"], "7"), (ROWS[1]["question"], "012")]
+    assert [(p.problem, p.answer) for p in problems] == [
+        (ROWS[0]["question"], "7"),
+        (ROWS[1]["question"], "012"),
+    ]
     assert len({p.id for p in problems}) == 2
     named = write(tmp_path / name, [{"id": "a", "question": "1", "answer": "NA"}])
     assert load_problems(named, Columns(problem_field="question")) == [Problem("a", "1", "NA")]
@@ -66,28 +74,90 @@ def test_several_sources_keep_their_order_and_have_ids_of_their_own(tmp_path):
 
 
 MIXED = [{"problem": "1", "answer": "2"}, {"problem": "1", "answer": True}]
-PATTERN = r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 4 = <<3+4=7>>7\n#### 7'"
+PATTERN = (
+    r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 4 = <<3+4=7>>7\n#### 7'"
+)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "columns", "message"),
     [
-        ("rows.parquet", ROWS, {}, "field 'problem' is missing; there are question, answer; name it with --problem-f"),
-        ("rows.jsonl", ROWS, {"answer_field": "no"}, "rows.jsonl:1: field 'problem' is missing; there are question"),
-        ("rows.parquet", ROWS, {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}, PATTERN),
-        ("rows.jsonl", MIXED, {}, "rows.jsonl:2: field 'answer' has type bool; it must be a text or a number"),
-        ("rows.parquet", MIXED[1:], {}, "rows.parquet:1: field 'answer' has type bool; it must be a text or a number"),
-        ("rows.parquet", [MIXED[0], {"problem": "2"}], {}, "rows.parquet:2: field 'answer' is empty; it must be a"),
+        (
+            "rows.parquet",
+            ROWS,
+            {},
+            "field 'problem' is missing; there are question, answer; name it with --problem-f",
+        ),
+        (
+            "rows.jsonl",
+            ROWS,
+            {"answer_field": "no"},
+            "rows.jsonl:1: field 'problem' is missing; there are question",
+        ),
+        (
+            "rows.parquet",
+            ROWS,
+            {"problem_field": "question", "answer_pattern": "([0-9]) eggs"},
+            PATTERN,
+        ),
+        (
+            "rows.jsonl",
+            MIXED,
+            {},
+            "rows.jsonl:2: field 'answer' has type bool; it must be a text or a number",
+        ),
+        (
+            "rows.parquet",
+            MIXED[1:],
+            {},
+            "rows.parquet:1: field 'answer' has type bool; it must be a text or a number",
+        ),
+        (
+            "rows.parquet",
+            [MIXED[0], {"problem": "2"}],
+            {},
+            "rows.parquet:2: field 'answer' is empty; it must be a",
+        ),
         ("list.json", [MIXED[0], "more"], {}, "list.json:2: a str where a JSON object is needed"),
-        ("list.json", "[{},\n{}", {}, "list.json:2: not JSON (Expecting ',' delimiter, column 3); the file"),
+        (
+            "list.json",
+            "[{},\n{}",
+            {},
+            "list.json:2: not JSON (Expecting ',' delimiter, column 3); the file",
+        ),
         ("rows.jsonl", '{"problem": "1", "answer": "1"}\nno\n', {}, "rows.jsonl:2: not JSON"),
-        ("rows.jsonl", b"\x1f\x8b\x08 gzip", {}, "is not UTF-8 text (invalid start byte at byte 1); save it as UTF-8"),
-        ("rows.csv", "problem,answer\n1\n", {}, "rows.csv:1: field 'answer' is empty; it must be a text or a number"),
-        ("rows.csv", "problem,answer\n1,2,3\n", {}, "rows.csv: cannot be read (ValueError: row 1 has more cells than"),
+        (
+            "rows.jsonl",
+            b"\x1f\x8b\x08 gzip",
+            {},
+            "is not UTF-8 text (invalid start byte at byte 1); save it as UTF-8",
+        ),
+        (
+            "rows.csv",
+            "problem,answer\n1\n",
+            {},
+            "rows.csv:1: field 'answer' is empty; it must be a text or a number",
+        ),
+        (
+            "rows.csv",
+            "problem,answer\n1,2,3\n",
+            {},
+            "rows.csv: cannot be read (ValueError: row 1 has more cells than",
+        ),
         ("rows.csv", "", {}, "rows.csv: is empty; it needs a problem and an answer in each row"),
-        ("rows.csv", "problem,answer\n", {}, "rows.csv: is empty; it needs a problem and an answer in each row"),
+        (
+            "rows.csv",
+            "problem,answer\n",
+            {},
+            "rows.csv: is empty; it needs a problem and an answer in each row",
+        ),
         ("rows.parquet", "", {}, "rows.parquet: cannot be read ("),
-        ("rows.jsonl", [{"problem": "1", "answer": "\ud835"}], {}, "rows.jsonl:1: half of a surrogate pair"),
+        (
+            "rows.jsonl",
+            [{"problem": "1", "answer": "\ud835"}],
+            {},
+            "rows.jsonl:1: half of a surrogate pair",
+        ),
     ],
 )
 def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, message, tmp_path):
@@ -101,7 +171,11 @@ def test_bad_files_are_one_line_that_names_the_cure(name, content, columns, mess
 
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
-VERL = {"prompt": CHAT, "reward_model": {"style": "rule", "ground_truth": "2"}, "extra_info": {"index": 0}}
+VERL = {
+    "prompt": CHAT,
+    "reward_model": {"style": "rule", "ground_truth": "2"},
+    "extra_info": {"index": 0},
+}
 VERL_FIELDS = {"problem_field": "prompt", "answer_field": "reward_model.ground_truth"}
 AMBIGUOUS = {"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}
 
@@ -115,7 +189,11 @@ AMBIGUOUS = {"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}
         ({"problem": 7, "answer": "7"}, {}, ("7", "7")),
         (VERL, VERL_FIELDS, (CHAT, "2")),
         (AMBIGUOUS, {"problem_field": "prompt", "answer_field": "a.b"}, (CHAT, "2")),
-        ({"prompt": CHAT, "x": {"y": {"z": 4}}}, {"problem_field": "prompt", "answer_field": "x.y.z"}, (CHAT, "4")),
+        (
+            {"prompt": CHAT, "x": {"y": {"z": 4}}},
+            {"problem_field": "prompt", "answer_field": "x.y.z"},
+            (CHAT, "4"),
+        ),
     ],
 )
 def test_the_forms_of_other_projects(name, row, columns, expected, tmp_path):
@@ -123,7 +201,10 @@ def test_the_forms_of_other_projects(name, row, columns, expected, tmp_path):
     assert (problem.problem, problem.answer) == expected
 
 
-NO_CHAT = "field 'problem' is a list; its items must be messages with role and content, the last of them the user's"
+NO_CHAT = (
+    "field 'problem' is a list; its items must be messages with role and content, the last of them "
+    "the user's"
+)
 NO_TEXT = "it must be a text or a number"
 
 
@@ -131,9 +212,21 @@ NO_TEXT = "it must be a text or a number"
 @pytest.mark.parametrize(
     ("row", "columns", "message"),
     [
-        (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, reward_model"),
-        (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, f"field 'reward_model' has type dict; {NO_TEXT}"),
-        (VERL, VERL_FIELDS | {"answer_field": "prompt.x"}, "field 'prompt.x' is missing; there are prompt"),
+        (
+            VERL,
+            {"problem_field": "prompt"},
+            "field 'answer' is missing; there are prompt, reward_model",
+        ),
+        (
+            VERL,
+            VERL_FIELDS | {"answer_field": "reward_model"},
+            f"field 'reward_model' has type dict; {NO_TEXT}",
+        ),
+        (
+            VERL,
+            VERL_FIELDS | {"answer_field": "prompt.x"},
+            "field 'prompt.x' is missing; there are prompt",
+        ),
         ({"problem": "1", "answer": ["70"]}, {}, f"field 'answer' has type list; {NO_TEXT}"),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
         ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_CHAT),
@@ -151,12 +244,16 @@ def test_packed_files_and_files_from_windows_are_read(tmp_path):
     expected = load_problems(write(tmp_path / "rows.jsonl"), GSM8K)
     for name in ("rows.jsonl", "rows.json", "list.json", "rows.csv"):
         content = write(tmp_path / name).read_bytes()
-        windows = b"\xef\xbb\xbf" + (content if name == "rows.csv" else content.replace(b"\n", b"\r\n"))
+        windows = b"\xef\xbb\xbf" + (
+            content if name == "rows.csv" else content.replace(b"\n", b"\r\n")
+        )
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(windows))
         (tmp_path / name).write_bytes(windows)
         for file in (name, f"{name}.gz"):
             found = load_problems(tmp_path / file, GSM8K)
-            assert [(p.problem, p.answer) for p in found] == [(p.problem, p.answer) for p in expected], file
+            assert [(p.problem, p.answer) for p in found] == [
+                (p.problem, p.answer) for p in expected
+            ], file
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"problem": "1"}' * 100)[:-9])
     (tmp_path / "no.jsonl.gz").write_bytes(b"{}")
     for file in ("cut.jsonl.gz", "no.jsonl.gz"):
@@ -178,7 +275,12 @@ def test_a_folder_of_a_data_set(tmp_path):
     (tmp_path / "files").mkdir()
     parquet(tmp_path / "files" / "train-00000.parquet")
     parquet(tmp_path / "files" / "test-00000.parquet", ROWS[:1])
-    for name, expected in (("one", texts), ("two#train", texts), ("two#test", texts[1:]), ("files#test", texts[:1])):
+    for name, expected in (
+        ("one", texts),
+        ("two#train", texts),
+        ("two#test", texts[1:]),
+        ("files#test", texts[:1]),
+    ):
         assert [p.problem for p in load_problems(tmp_path / name, columns)] == expected
     for name in ("two", "two#dev", "files"):
         with refused(r"cannot be read \(ValueError: name one of its splits, t.*, as in .*#test\)"):
@@ -193,13 +295,25 @@ def test_ids_that_are_not_unique_are_replaced_by_the_position(tmp_path):
     path = str(write(tmp_path / "rows.jsonl", rows))
     assert [p.id for p in load_sources([path], Columns())[0]] == ["1", "2", "3"]
     (tmp_path / "other").mkdir()
-    other = str(write(tmp_path / "other" / "rows.jsonl", [{"id": 1, "problem": "5", "answer": "1"}]))
+    other = str(
+        write(tmp_path / "other" / "rows.jsonl", [{"id": 1, "problem": "5", "answer": "1"}])
+    )
     problems, _ = load_sources([other, path, other], Columns())
-    assert [(p.id, p.problem) for p in problems] == [("1", "5"), ("2", "0"), ("3", "1"), ("4", "2"), ("5", "5")]
+    assert [(p.id, p.problem) for p in problems] == [
+        ("1", "5"),
+        ("2", "0"),
+        ("3", "1"),
+        ("4", "2"),
+        ("5", "5"),
+    ]
 
 
 def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
-    [line] = [line for line in (ROOT / "docs" / "data.md").read_text().splitlines() if "--answer-pattern '(?s)" in line]
+    [line] = [
+        line
+        for line in (ROOT / "docs" / "data.md").read_text().splitlines()
+        if "--answer-pattern '(?s)" in line
+    ]
     solution = r"So \boxed{3} or {x,\n better \boxed{\frac{1}{2}}. Done {."
     rows = [{"problem": "1", "answer": solution}, {"problem": "2", "answer": r"\boxed{x}"}]
     columns = Columns(answer_pattern=line.split("'")[1])
@@ -209,7 +323,9 @@ def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
 
 def test_rows_without_an_id_are_numbered(tmp_path):
     """Lines without a row count, too."""
-    (tmp_path / "lines.jsonl").write_text('{"problem": "1", "answer": "1"}\n\n{"problem": "é", "answer": ""}\n')
+    (tmp_path / "lines.jsonl").write_text(
+        '{"problem": "1", "answer": "1"}\n\n{"problem": "é", "answer": ""}\n'
+    )
     assert [problem.id for problem in load_problems(tmp_path / "lines.jsonl")] == ["1", "3"]
     rows = [{"problem": "1", "answer": "1", "id": "a"}, {"problem": "2", "answer": "2", "id": None}]
     for name in ("rows.parquet", "rows.jsonl"):
@@ -230,9 +346,21 @@ def test_suites_take_the_same_sources_and_fields(folder, tmp_path, monkeypatch):
 
 
 def test_a_dry_run_shows_the_first_two_prompts_as_rendered_and_the_answers_found(tmp_path):
-    path = parquet(tmp_path / "train.parquet", [{"question": f"{n}+1=?", "answer": f"#### {n + 1}"} for n in range(3)])
-    flags = ["--train-data", str(path), "--problem-field", "question", "--answer-pattern", r"####\s*(.*)"]
-    config, _ = parse_train_config(["--preset", "tiny", "--questions-per-step", "2", *flags], has_cuda=False)
+    path = parquet(
+        tmp_path / "train.parquet",
+        [{"question": f"{n}+1=?", "answer": f"#### {n + 1}"} for n in range(3)],
+    )
+    flags = [
+        "--train-data",
+        str(path),
+        "--problem-field",
+        "question",
+        "--answer-pattern",
+        r"####\s*(.*)",
+    ]
+    config, _ = parse_train_config(
+        ["--preset", "tiny", "--questions-per-step", "2", *flags], has_cuda=False
+    )
     lines = "\n".join(training_inputs(config).lines)
     for n in range(2):
         assert f"prompt of problem {n + 1}:\n<|im_start|>user\n{n}+1=?<|im_end|>" in lines
@@ -246,7 +374,8 @@ from bnpo.files import InputError
 from bnpo.data import Columns, load_sources
 for name in sys.argv[1:]:
     try:
-        problems, facts = load_sources([name], Columns(problem_field="question", answer_pattern=r"####\\s*(.*)"))
+        columns = Columns(problem_field="question", answer_pattern=r"####\\s*(.*)")
+        problems, facts = load_sources([name], columns)
         print(json.dumps([[problem.answer for problem in problems], facts[name]["revision"]]))
     except InputError as error:
         print(json.dumps(str(error)))
@@ -254,22 +383,38 @@ for name in sys.argv[1:]:
 
 
 def load_from(endpoint, home, *names, offline="0"):
-    """What each source gives to a program whose hub has the address `endpoint` and whose cache is in `home`."""
+    """What each source gives to a program whose hub has the address `endpoint` and whose cache
+    is in `home`.
+    """
     environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_OFFLINE": offline}
     command = [sys.executable, "-c", LOAD, *names]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=True
+    )
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 @pytest.mark.program
 def test_a_data_set_of_the_hub_is_loaded_with_its_commit(tmp_path):
-    config = "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: main/train.parquet\n"
+    config = (
+        "configs:\n- config_name: main\n  data_files:\n  - split: train\n    path: "
+        "main/train.parquet\n"
+    )
     card = f"---\n{config}---\n".encode()
-    files = {"README.md": card, "main/train.parquet": parquet(tmp_path / "train.parquet").read_bytes()}
+    files = {
+        "README.md": card,
+        "main/train.parquet": parquet(tmp_path / "train.parquet").read_bytes(),
+    }
     train = "hub:openai/gsm8k:main#train"
     with hub("openai/gsm8k", files) as endpoint:
-        wrong = ("hub:openai/gsm8k:main#test", "hub:openai/gsm8k:other#train", "hub:openai/nothing#train")
-        loaded, pinned, *refused = load_from(endpoint, tmp_path, train, f"hub:openai/gsm8k@{COMMIT}#train", *wrong)
+        wrong = (
+            "hub:openai/gsm8k:main#test",
+            "hub:openai/gsm8k:other#train",
+            "hub:openai/nothing#train",
+        )
+        loaded, pinned, *refused = load_from(
+            endpoint, tmp_path, train, f"hub:openai/gsm8k@{COMMIT}#train", *wrong
+        )
     assert loaded == pinned == [["7", "012"], COMMIT]
     for line, name in zip(refused, wrong, strict=True):
         assert line.startswith(f"{name}: cannot be read (")
@@ -296,20 +441,30 @@ def test_gated_data_sets_and_missing_networks_are_one_line(tmp_path):
 
 @pytest.mark.parametrize("name", ["hub:gsm8k#train", "hub:openai/gsm8k:main", "hub:openai/gsm8k"])
 def test_names_of_hub_data_sets_need_an_owner_and_a_split(name):
-    with pytest.raises(InputError, match=f"{name}: cannot be read .*a data set of the hub is hub:OWNER/NAME:CONFIG@R"):
+    with pytest.raises(
+        InputError,
+        match=f"{name}: cannot be read .*a data set of the hub is hub:OWNER/NAME:CONFIG@R",
+    ):
         load_problems(name)
 
 
 def test_an_epoch_visits_every_problem_once_in_an_order_of_its_own():
-    epochs = [[questions_at(30, 5, 30 * epoch + 5 * i, seed=1)[0] for i in range(6)] for epoch in range(2)]
+    epochs = [
+        [questions_at(30, 5, 30 * epoch + 5 * i, seed=1)[0] for i in range(6)] for epoch in range(2)
+    ]
     orders = [np.concatenate(epoch).tolist() for epoch in epochs]
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(30))
     assert orders[0] != orders[1]
-    assert orders[0] != np.concatenate([questions_at(30, 5, 5 * i, seed=2)[0] for i in range(6)]).tolist()
+    assert (
+        orders[0]
+        != np.concatenate([questions_at(30, 5, 5 * i, seed=2)[0] for i in range(6)]).tolist()
+    )
 
 
 def test_another_number_of_questions_continues_behind_the_last_one():
-    """Batches of 4, then of 6, of 30 problems: none is asked twice in an epoch, and only its end is left out."""
+    """Batches of 4, then of 6, of 30 problems: none is asked twice in an epoch, and only its end
+    is left out.
+    """
     place, asked = 0, []
     for questions in (4, 4, 6, 6, 6, 6):
         indices, place = questions_at(30, questions, place, seed=1)

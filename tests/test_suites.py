@@ -11,12 +11,24 @@ from bnpo.config import TINY_MODEL
 from bnpo.data import Problem, content_hash, load_problems
 from bnpo.evaluation.program import EvalConfig, run
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import SUITES, Dataset, Suite, dataset_problems, encode_prompts, load_suite, override
+from bnpo.evaluation.suites import (
+    SUITES,
+    Dataset,
+    Suite,
+    dataset_problems,
+    encode_prompts,
+    load_suite,
+    override,
+)
 from bnpo.files import InputError, write_json, write_json_lines
 from bnpo.grading.grader import Grader
 from conftest import json_lines
 
-GOOD = {"datasets": {"x": {"data": "arithmetic", "repetitions": 2}}, "temperature": 0.6, "top_p": 1.0}
+GOOD = {
+    "datasets": {"x": {"data": "arithmetic", "repetitions": 2}},
+    "temperature": 0.6,
+    "top_p": 1.0,
+}
 GOOD |= {"template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64}
 
 
@@ -35,10 +47,19 @@ def with_data(**fields) -> str:
         (with_data(references={"a": 2}), "datasets.x.references.a: is 2, must be a valid string"),
         (json.dumps(GOOD | {"template": "qwen"}), "template: no file 'qwen'; known: chat, think"),
         (json.dumps(GOOD | {"top_p": 0}), "top_p: is 0, must be greater than 0"),
-        (json.dumps(GOOD | {"temperature": 3}), "temperature: is 3, must be less than or equal to 2"),
-        (json.dumps(GOOD | {"system_prompt": ["x"]}), r"system_prompt: is \['x'\], must be a valid string"),
+        (
+            json.dumps(GOOD | {"temperature": 3}),
+            "temperature: is 3, must be less than or equal to 2",
+        ),
+        (
+            json.dumps(GOOD | {"system_prompt": ["x"]}),
+            r"system_prompt: is \['x'\], must be a valid string",
+        ),
         (json.dumps(GOOD | {"thinking": True}), "thinking: is True, must be 'on' or 'off'"),
-        (json.dumps(GOOD | {"template": "think", "system_prompt": "x"}), "template think is a system prompt itself"),
+        (
+            json.dumps(GOOD | {"template": "think", "system_prompt": "x"}),
+            "template think is a system prompt itself",
+        ),
         (json.dumps(GOOD | {"grader": "mine"}), "unknown grader 'mine'; known: default, paper"),
     ],
 )
@@ -77,7 +98,9 @@ def test_the_papers_suite_is_the_papers_protocol():
 )
 def test_data_sets_without_an_error_bar_or_with_repeated_ids(tmp_path, rows, message):
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"id": i, "problem": p, "answer": "2"}) + "\n" for i, p in rows))
+    path.write_text(
+        "".join(json.dumps({"id": i, "problem": p, "answer": "2"}) + "\n" for i, p in rows)
+    )
     with pytest.raises(InputError, match=message):
         dataset_problems(Dataset(str(path), repetitions=1))
 
@@ -85,8 +108,17 @@ def test_data_sets_without_an_error_bar_or_with_repeated_ids(tmp_path, rows, mes
 def test_suites_are_complete():
     graders = {"paper": "paper", "quick": "paper", "word": "last_number"}
     for path in SUITES.glob("*.json"):
-        fields = {"datasets", "temperature", "top_p", "template", "max_prompt_tokens", "max_answer_tokens"}
-        assert set(json.loads(path.read_text())) - {"grader", "both_rules", "system_prompt"} == fields
+        fields = {
+            "datasets",
+            "temperature",
+            "top_p",
+            "template",
+            "max_prompt_tokens",
+            "max_answer_tokens",
+        }
+        assert (
+            set(json.loads(path.read_text())) - {"grader", "both_rules", "system_prompt"} == fields
+        )
         assert load_suite(path.stem).grader == graders.get(path.stem.partition("-")[0], "default")
 
 
@@ -94,19 +126,26 @@ def test_a_prompt_too_long_for_the_suite_is_named():
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     suite = replace(load_suite("arithmetic"), max_prompt_tokens=20)
     problems = [Problem("short", "1+1=?", "2"), Problem("long", "1+1+1+1+1+1+1=?", "7")]
-    with pytest.raises(InputError, match=r"the prompt of problem long has 23 tokens, max_prompt_tokens is 20;"):
+    with pytest.raises(
+        InputError, match=r"the prompt of problem long has 23 tokens, max_prompt_tokens is 20;"
+    ):
         encode_prompts(problems, suite, tokenizer)
 
 
 def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_path):
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"id": i, "problem": "1+1", "solution": "2"}) + "\n" for i in "ab"))
+    path.write_text(
+        "".join(json.dumps({"id": i, "problem": "1+1", "solution": "2"}) + "\n" for i in "ab")
+    )
     message = (
-        r"data.jsonl:1: field 'answer' is missing; there are id, problem, solution; .* in a suite with answer_field$"
+        r"data.jsonl:1: field 'answer' is missing; there are id, problem, solution; .* in a suite "
+        r"with answer_field$"
     )
     with pytest.raises(InputError, match=message):
         dataset_problems(Dataset(str(path), repetitions=1))
-    dataset = Dataset(str(path), repetitions=1, answer_field="solution", references={"b": r"2 \pm 0.1"})
+    dataset = Dataset(
+        str(path), repetitions=1, answer_field="solution", references={"b": r"2 \pm 0.1"}
+    )
     assert [problem.answer for problem in dataset_problems(dataset)] == ["2", r"2 \pm 0.1"]
     with pytest.raises(InputError, match=r"data\.jsonl: has no problem c; correct `references`"):
         dataset_problems(replace(dataset, references={"c": "3"}))
@@ -116,21 +155,39 @@ def test_a_suite_whose_data_lacks_a_column_or_a_named_problem_is_refused(tmp_pat
 def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
     grader, wrong = Grader(), []
     for dataset in load_suite(name).datasets.values():
-        folders = [folder for folder in (data_dir, data_dir / "more") if (folder / Path(dataset.data).name).exists()]
+        folders = [
+            folder
+            for folder in (data_dir, data_dir / "more")
+            if (folder / Path(dataset.data).name).exists()
+        ]
         if not folders:
-            pytest.skip(f"no {Path(dataset.data).name} in {data_dir}: `python scripts/prepare_data.py --only {name}`")
-        problems = dataset_problems(replace(dataset, data=str(folders[0] / Path(dataset.data).name)))
+            pytest.skip(
+                f"no {Path(dataset.data).name} in {data_dir}: `python scripts/prepare_data.py "
+                f"--only {name}`"
+            )
+        problems = dataset_problems(
+            replace(dataset, data=str(folders[0] / Path(dataset.data).name))
+        )
         references = [problem.answer for problem in problems]
         answers = [answer.replace("$", "").replace(r"\frac", r"\dfrac") for answer in references]
-        pairs = [(r, a) for r, rewritten in zip(references, answers, strict=True) for a in {r, rewritten}]
+        pairs = [
+            (r, a) for r, rewritten in zip(references, answers, strict=True) for a in {r, rewritten}
+        ]
         outcomes = [grader.judge("default", [f"It is $\\boxed{{{a}}}$."], [r])[0] for r, a in pairs]
-        wrong += [pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1]
+        wrong += [
+            pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1
+        ]
     grader.close()
     assert wrong == []
 
 
 PROBLEMS = [Problem("half", "What is 2/4?", r"\frac{1}{2}"), Problem("two", "What is 1+1?", "2")]
-TEXTS = {(0, 0): r"so \boxed{\frac12}", (0, 1): r"so \boxed{0.5}", (1, 0): r"so \boxed{2}", (1, 1): "no box"}
+TEXTS = {
+    (0, 0): r"so \boxed{\frac12}",
+    (0, 1): r"so \boxed{0.5}",
+    (1, 0): r"so \boxed{2}",
+    (1, 1): "no box",
+}
 RIGHT = {"default": [1, 1, 1, 0], "paper": [0, 1, 1, 0]}
 """Verdicts on TEXTS. The released code's rule reads no fraction without braces."""
 
@@ -145,7 +202,14 @@ def folder(tmp_path):
     suite["datasets"]["set"] |= {"problems": 2, "sha256": content_hash(load_problems(data))}
     out = tmp_path / "out"
     out.mkdir()
-    protocol = {"ckpt": "x", "run": None, "suite": suite, "seed": 0, "answer_tags": False, "grader": "default"}
+    protocol = {
+        "ckpt": "x",
+        "run": None,
+        "suite": suite,
+        "seed": 0,
+        "answer_tags": False,
+        "grader": "default",
+    }
     protocol |= {"versions": {"sympy": "0"}}
     write_json(out / "protocol.json", protocol)
     write_json_lines(out / "samples.jsonl", [sample(*key) for key in TEXTS])
@@ -155,8 +219,20 @@ def folder(tmp_path):
 
 def sample(index, repetition):
     verdicts = {"default": index == 1, "paper": RIGHT["paper"][2 * index + repetition] == 1}
-    fields = {"dataset": "set", "id": PROBLEMS[index].id, "index": index, "repetition": repetition, "seed": 1}
-    fields |= {"text": TEXTS[index, repetition], "answer": "?", "vote": "?", "tokens": 3, "finish_reason": "stop"}
+    fields = {
+        "dataset": "set",
+        "id": PROBLEMS[index].id,
+        "index": index,
+        "repetition": repetition,
+        "seed": 1,
+    }
+    fields |= {
+        "text": TEXTS[index, repetition],
+        "answer": "?",
+        "vote": "?",
+        "tokens": 3,
+        "finish_reason": "stop",
+    }
     return fields | {"correct": verdicts["default"], "verdicts": verdicts}
 
 
@@ -174,7 +250,9 @@ def refused(**flags):
 def test_verdicts_scores_and_protocol_are_written_anew(folder):
     outcome = run(EvalConfig(regrade=folder))
     for rule, right in RIGHT.items():
-        assert [record["verdicts"][rule] for record in records(folder)] == [bool(verdict) for verdict in right]
+        assert [record["verdicts"][rule] for record in records(folder)] == [
+            bool(verdict) for verdict in right
+        ]
     assert [record["answer"] for record in records(folder)] == [r"\frac12", "0.5", "2", None]
     written = json.loads((folder / "results.json").read_text())
     assert outcome.results == [written]
@@ -183,7 +261,10 @@ def test_verdicts_scores_and_protocol_are_written_anew(folder):
     assert json.loads((folder / "protocol.json").read_text()) == written["protocol"]
     assert written["protocol"]["versions"]["sympy"] != "0"
     assert not (folder / "comparison.json").exists()
-    changes = [(change["id"], change["repetition"], change["was"], change["now"]) for change in outcome.changes]
+    changes = [
+        (change["id"], change["repetition"], change["was"], change["now"])
+        for change in outcome.changes
+    ]
     # The last answer was right by mistake.
     assert changes == [("half", 0, False, True), ("half", 1, False, True), ("two", 1, True, False)]
     assert (folder / "changed_verdicts.jsonl").read_text().count("\n") == 3
@@ -191,12 +272,20 @@ def test_verdicts_scores_and_protocol_are_written_anew(folder):
 
 
 def test_by_another_rule_or_a_function_of_the_users(folder, tmp_path):
-    assert run(EvalConfig(regrade=folder, grader="paper")).results[0]["results"]["set"]["pass1"] == 0.5
-    assert [record["correct"] for record in records(folder)] == [bool(verdict) for verdict in RIGHT["paper"]]
+    assert (
+        run(EvalConfig(regrade=folder, grader="paper")).results[0]["results"]["set"]["pass1"] == 0.5
+    )
+    assert [record["correct"] for record in records(folder)] == [
+        bool(verdict) for verdict in RIGHT["paper"]
+    ]
     file = tmp_path / "mine.py"
-    file.write_text("def boxed(text, reference):\n    return {'no box': 2}.get(text, 0.5 + ('0.5' in text) / 2)\n")
+    file.write_text(
+        "def boxed(text, reference):\n    return {'no box': 2}.get(text, 0.5 + ('0.5' in text) / "
+        "2)\n"
+    )
     [results] = run(EvalConfig(regrade=folder, grader=f"{file}:boxed")).results
-    assert [record["correct"] for record in records(folder)] == [False, True, False, False]  # right is only 1
+    # Right is only 1
+    assert [record["correct"] for record in records(folder)] == [False, True, False, False]
     assert results["protocol"]["grader_sha256"]
     assert set(results["average"]["by_rule"]) == {f"{file}:boxed", "default", "paper"}
     assert results["grading_failures"] == {f"{file}:boxed: OutOfRange": 1}
@@ -207,19 +296,31 @@ def test_folders_that_cannot_be_graded_are_refused(folder, tmp_path):
     assert "cannot be read (" in refused(regrade=tmp_path)
     before = (folder / "samples.jsonl").read_text()
     (folder / "samples.jsonl").write_text(before[: before[:-1].rfind("\n") + 1])
-    assert "has 3 of 4 samples; finish the evaluation by repeating its command" in refused(regrade=folder)
+    assert "has 3 of 4 samples; finish the evaluation by repeating its command" in refused(
+        regrade=folder
+    )
     (folder / "samples.jsonl").write_text(before)
-    (tmp_path / "data.jsonl").write_text((tmp_path / "data.jsonl").read_text().replace("1+1", "2+0"))
-    assert "data.jsonl: has other problems than before (their sha256 was " in refused(regrade=folder)
+    (tmp_path / "data.jsonl").write_text(
+        (tmp_path / "data.jsonl").read_text().replace("1+1", "2+0")
+    )
+    assert "data.jsonl: has other problems than before (their sha256 was " in refused(
+        regrade=folder
+    )
     protocol = json.loads((folder / "protocol.json").read_text())
-    write_json(folder / "protocol.json", protocol | {"suite": protocol["suite"] | {"language": "en"}})
+    write_json(
+        folder / "protocol.json", protocol | {"suite": protocol["suite"] | {"language": "en"}}
+    )
     assert "protocol.json is of another version (" in refused(regrade=folder)
     assert (folder / "samples.jsonl").read_text() == before
 
 
 def test_references_that_no_answer_can_equal_are_refused(tmp_path):
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"problem": "1+1=?", "answer": answer}) + "\n" for answer in ("2", "")))
+    path.write_text(
+        "".join(json.dumps({"problem": "1+1=?", "answer": answer}) + "\n" for answer in ("2", ""))
+    )
     suite = replace(load_suite("arithmetic"), datasets={"x": Dataset(str(path), repetitions=1)})
-    with pytest.raises(InputError, match=r"data\.jsonl: 1 of 2 reference answers cannot be equalled: .* is empty"):
+    with pytest.raises(
+        InputError, match=r"data\.jsonl: 1 of 2 reference answers cannot be equalled: .* is empty"
+    ):
         Evaluation.prepare(suite, AutoTokenizer.from_pretrained(TINY_MODEL), seed=0)

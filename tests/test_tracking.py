@@ -14,7 +14,12 @@ from bnpo.files import InputError
 from bnpo.runs import tracking
 from bnpo.runs.tracking import Tracker, WandbLog
 
-METRICS = {"reward/mean": 0.25, "grad_norm": 3.14159, "answers/mean_tokens": 28.4, "seconds/total": 5.0}
+METRICS = {
+    "reward/mean": 0.25,
+    "grad_norm": 3.14159,
+    "answers/mean_tokens": 28.4,
+    "seconds/total": 5.0,
+}
 
 
 def track(run, steps: int) -> None:
@@ -31,13 +36,16 @@ def test_a_line_a_step(tmp_path, capsys):
     track(tmp_path / "run", 2)
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        f"step {step}/2: reward 0.250, gradient norm 3.1, 28 tokens per answer, 5.0 s, 0:00:00 left" for step in (1, 2)
+        f"step {step}/2: reward 0.250, gradient norm 3.1, 28 tokens per answer, 5.0 s, 0:00:00 left"
+        for step in (1, 2)
     ]
     assert err == ""
 
 
 def records(folder) -> list:
-    """Return what W&B has written of a run: protocol buffers in the format of LevelDB's log, in blocks of 32 KiB."""
+    """Return what W&B has written of a run: protocol buffers in the format of LevelDB's log, in
+    blocks of 32 KiB.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     [file] = folder.glob("*.wandb")
@@ -56,7 +64,9 @@ def records(folder) -> list:
 
 
 class WandbServer(ThreadingHTTPServer):
-    """As much of a W&B server as a new run needs; it answers nothing while `dead`, and keeps the uploaded metrics."""
+    """As much of a W&B server as a new run needs; it answers nothing while `dead`, and keeps the
+    uploaded metrics.
+    """
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), WandbAnswers)
@@ -71,7 +81,14 @@ class WandbAnswers(BaseHTTPRequestHandler):
             return
         # The same to all queries; each takes from it what it has asked for.
         project = {"id": "p", "name": "bnpo", "entity": {"id": "e", "name": "me"}}
-        bucket = {"id": "x", "name": "x", "displayName": "x", "config": "{}", "historyLineCount": 0, "project": project}
+        bucket = {
+            "id": "x",
+            "name": "x",
+            "displayName": "x",
+            "config": "{}",
+            "historyLineCount": 0,
+            "project": project,
+        }
         data = {
             "model": {"bucket": None},  # no run to resume
             "upsertBucket": {"bucket": bucket, "inserted": True},
@@ -91,7 +108,9 @@ class WandbAnswers(BaseHTTPRequestHandler):
 
 @pytest.mark.program
 @pytest.mark.parametrize("dies", ["never", "after the start", "before the start"])
-def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(dies, tmp_path, monkeypatch, capsys):
+def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data(
+    dies, tmp_path, monkeypatch, capsys
+):
     import wandb
 
     monkeypatch.setattr(tracking, "FINISH_SECONDS", 30.0 if dies == "never" else 2.0)
@@ -101,12 +120,17 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
     monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
     (run / "wandb").mkdir(parents=True)
     (run / "wandb" / "id").write_text("x")  # as an earlier start does, and as the server answers
-    config, _ = parse_train_config(["--preset", "tiny", "--wandb", "online", "--output-dir", str(run)], has_cuda=False)
+    config, _ = parse_train_config(
+        ["--preset", "tiny", "--wandb", "online", "--output-dir", str(run)], has_cuda=False
+    )
     began = time.monotonic()
     if dies == "before the start":
         monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
         server.dead.set()
-        with pytest.raises(InputError, match=r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE="):
+        with pytest.raises(
+            InputError,
+            match=r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE=",
+        ):
             WandbLog(config)
         wandb.teardown()
         server.shutdown()
@@ -130,8 +154,12 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("variables", [{}, {"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}])
-def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "variables", [{}, {"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}]
+)
+def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(
+    variables, tmp_path, monkeypatch, capsys
+):
     """The home cannot be written, and an error of W&B is one line."""
     import wandb
 
@@ -140,7 +168,9 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, tm
     monkeypatch.setenv("HOME", "/proc/no")
     run = tmp_path / "run"
     run.mkdir()
-    config, _ = parse_train_config(["--preset", "tiny", "--wandb", "offline", "--output-dir", str(run)], has_cuda=False)
+    config, _ = parse_train_config(
+        ["--preset", "tiny", "--wandb", "offline", "--output-dir", str(run)], has_cuda=False
+    )
     log = WandbLog(config)
     for step in (1, 2, 3, 2, 3):  # as a run that is resumed after step 1
         log.log(step, {"reward/mean": step / 8})
@@ -149,13 +179,25 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(variables, tm
     assert capsys.readouterr().out == ""
     for step in (4, 5):
         log.log(step, {"reward/mean": 0.5})
-    assert re.fullmatch(r"W&B lacks data of this run \(.*\)\. The run continues\n", capsys.readouterr().out)
+    assert re.fullmatch(
+        r"W&B lacks data of this run \(.*\)\. The run continues\n", capsys.readouterr().out
+    )
     [folder] = (run / "wandb").glob("offline-run-*")
     found = records(folder)
-    rows = [{"/".join(item.nested_key): item.value_json for item in r.history.item} for r in found if r.history.item]
+    rows = [
+        {"/".join(item.nested_key): item.value_json for item in r.history.item}
+        for r in found
+        if r.history.item
+    ]
     assert [row["step"] for row in rows if "reward/mean" in row] == list("12323")
     info = next(r.run for r in found if r.HasField("run"))
-    expected = {"WANDB_PROJECT": "bnpo", "WANDB_NAME": "run", "WANDB_RUN_ID": (run / "wandb" / "id").read_text()}
-    assert {"WANDB_PROJECT": info.project, "WANDB_NAME": info.display_name, "WANDB_RUN_ID": info.run_id} == {
-        name: variables.get(name, value) for name, value in expected.items()
+    expected = {
+        "WANDB_PROJECT": "bnpo",
+        "WANDB_NAME": "run",
+        "WANDB_RUN_ID": (run / "wandb" / "id").read_text(),
     }
+    assert {
+        "WANDB_PROJECT": info.project,
+        "WANDB_NAME": info.display_name,
+        "WANDB_RUN_ID": info.run_id,
+    } == {name: variables.get(name, value) for name, value in expected.items()}

@@ -19,7 +19,8 @@ def in_sync(*arguments) -> dict:
     """Return the report of sync_check on two ranks, whose real syncs were right."""
     report = report_of(2, "sync_check", *arguments)
     assert max(report["differences"]) < 1e-4
-    assert report["gap_max"] < 1e-4  # sampler and learner agree on every token that was trained on, too
+    # Sampler and learner agree on every token that was trained on, too
+    assert report["gap_max"] < 1e-4
     assert report["errors"]["whole"] == [None, None]
     assert report["errors"]["skipped"][0].startswith(SKIPPED)
     return report
@@ -28,15 +29,21 @@ def in_sync(*arguments) -> dict:
 @pytest.mark.sampler
 def test_tied_head():
     report = in_sync(TINY_MODEL)
-    assert {"model.embed_tokens.weight", "model.layers.1.input_layernorm.weight", "lm_head.weight"} <= set(
-        report["compared"]
-    )
+    assert {
+        "model.embed_tokens.weight",
+        "model.layers.1.input_layernorm.weight",
+        "lm_head.weight",
+    } <= set(report["compared"])
     errors = report["errors"]
-    assert errors["skipped"][1].startswith("weight sync after step 4 failed: model.embed_tokens.weight")
+    assert errors["skipped"][1].startswith(
+        "weight sync after step 4 failed: model.embed_tokens.weight"
+    )
     assert errors["head left out"][0].startswith(SKIPPED)
     # On CPUs the head that vLLM computes with is a packed copy, whose bits cannot be compared.
     assert errors["head left out"][1] is None
-    assert "model.embed_tokens.weight of rank 1's sampler differ" in errors["one value of rank 1"][1]
+    assert (
+        "model.embed_tokens.weight of rank 1's sampler differ" in errors["one value of rank 1"][1]
+    )
     assert "model.embed_tokens.weight (missing) of rank 0's sampler" in errors["no embedding"][1]
     # A lost update of a small learning rate is seen by the bits alone.
     scores, bits = errors["lost"]
@@ -47,7 +54,9 @@ def test_tied_head():
 
 @pytest.mark.sampler
 def test_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
-    """The rows past the tokenizer's length have by far the largest logits: unmasked, nearly every token is one."""
+    """The rows past the tokenizer's length have by far the largest logits: unmasked, nearly
+    every token is one.
+    """
     report = in_sync(untied_model)
     assert report["ids_ok"]
     # An untied head is a parameter of its own: nothing to leave out.
@@ -56,8 +65,13 @@ def test_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
 
 @pytest.mark.sampler
 def test_merged_lora_is_synced_and_a_lost_update_of_it_is_seen():
-    """On CPUs vLLM packs the tensors that LoRA changes, so their bits cannot be compared. On GPUs two of them can."""
-    assert "model.layers.1.input_layernorm.weight" in in_sync(TINY_MODEL, "--lora-rank", "4")["compared"]
+    """On CPUs vLLM packs the tensors that LoRA changes, so their bits cannot be compared. On
+    GPUs two of them can.
+    """
+    assert (
+        "model.layers.1.input_layernorm.weight"
+        in in_sync(TINY_MODEL, "--lora-rank", "4")["compared"]
+    )
 
 
 @pytest.mark.sampler
@@ -67,11 +81,23 @@ def test_the_checks_hold_for_each_shard_of_a_shared_sampler():
     scores, bits = report["errors"]["lost"]
     assert scores is None
     assert bits.startswith("weight sync after step 4 failed: model.embed_tokens.weight")
-    assert "model.embed_tokens.weight of rank 1's sampler differ" in report["errors"]["one value of rank 1"][1]
+    assert (
+        "model.embed_tokens.weight of rank 1's sampler differ"
+        in report["errors"]["one value of rank 1"][1]
+    )
     assert report["errors"]["drawn apart"].startswith("the ranks of one sampler drew other tokens")
 
 
-FLAGS = ("--preset", "tiny", "--questions-per-step", 8, "--samples-per-question", 4, "--rollouts-every", 1)
+FLAGS = (
+    "--preset",
+    "tiny",
+    "--questions-per-step",
+    8,
+    "--samples-per-question",
+    4,
+    "--rollouts-every",
+    1,
+)
 FLAGS += ("--watch-questions", 2, "--eval-every", 2, "--algo", "remax")
 REWARD = """
 from pathlib import Path
@@ -113,7 +139,9 @@ def test_two_ranks_as_one_sampler_draw_what_one_rank_draws(alone, shared):
         expected, found = (json_lines(folder / "run" / name) for folder in (alone, shared))
         assert len(found) == 8 * 4
         assert [unnamed(row) for row in found] == [unnamed(row) for row in expected]
-        tokens = [json_lines(folder / f"run/tokens/step-{step}.jsonl") for folder in (alone, shared)]
+        tokens = [
+            json_lines(folder / f"run/tokens/step-{step}.jsonl") for folder in (alone, shared)
+        ]
         for one, two in zip(*tokens, strict=True):
             assert two["ids"] == one["ids"]
             for who in ("sampler", "learner"):
@@ -125,7 +153,11 @@ def test_two_ranks_as_one_sampler_draw_what_one_rank_draws(alone, shared):
     assert [row["answer"] for row in watched[1]] == [row["answer"] for row in watched[0]]
     metrics = json_lines(shared / "run" / "metrics.jsonl")
     assert metrics[2]["sync/difference"] < 1e-5
-    assert metrics[1]["tokens/greedy"] == json_lines(alone / "run" / "metrics.jsonl")[1]["tokens/greedy"] > 0
+    assert (
+        metrics[1]["tokens/greedy"]
+        == json_lines(alone / "run" / "metrics.jsonl")[1]["tokens/greedy"]
+        > 0
+    )
 
 
 @pytest.mark.sampler
@@ -137,7 +169,9 @@ def test_no_answer_is_graded_twice(alone, shared):
 @pytest.mark.sampler
 def test_four_ranks_are_two_samplers(alone, tmp_path):
     folder = train(tmp_path / "four", 4, "--sampler-ranks", 2, "--eval-every", 0, steps=1)
-    expected, found = (json_lines(run / "run/rollouts/step-000001.jsonl") for run in (alone, folder))
+    expected, found = (
+        json_lines(run / "run/rollouts/step-000001.jsonl") for run in (alone, folder)
+    )
     assert [unnamed(row) for row in found] == [unnamed(row) for row in expected]
 
 
@@ -147,8 +181,11 @@ def test_a_shard_is_compared_with_its_part_of_the_whole():
     for size in (1, 2, 3, 4):
         shards = padded.chunk(size)
         compared = [comparable(whole, shard, place)[0] for place, shard in enumerate(shards)]
-        assert torch.equal(torch.cat(compared), whole)  # nothing is left out, and no padding is compared
-        assert all(torch.equal(*comparable(whole, shard, place)) for place, shard in enumerate(shards))
+        # Nothing is left out, and no padding is compared
+        assert torch.equal(torch.cat(compared), whole)
+        assert all(
+            torch.equal(*comparable(whole, shard, place)) for place, shard in enumerate(shards)
+        )
     columns = torch.arange(24).view(4, 6)
     for place, shard in enumerate(columns.chunk(2, dim=1)):
         assert torch.equal(*comparable(columns, shard, place))
@@ -162,6 +199,9 @@ def test_what_cannot_be_shared_is_refused(size, ranks_here):
     shape = ModelShape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
     for fitting in (1, 2, 4):  # of two key heads, ranks hold the same
         check_sampler_ranks(shape, fitting, 4)
-    message = f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, 12 heads and a width of 8960"
+    message = (
+        f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, 12 heads and a "
+        "width of 8960"
+    )
     with pytest.raises(InputError, match=message):
         check_sampler_ranks(shape, size, ranks_here)

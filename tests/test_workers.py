@@ -73,7 +73,9 @@ def user_grader(folder: Path) -> Grader:
 
 
 def started_after(others: list) -> list[psutil.Process]:
-    """Return the workers of graders that were started after `others` were the children of this process."""
+    """Return the workers of graders that were started after `others` were the children of this
+    process.
+    """
     keepers = [child for child in multiprocessing.active_children() if child not in others]
     return [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
 
@@ -109,7 +111,8 @@ def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
-@pytest.mark.parametrize("characters", [10, 20_000])  # a batch that fits into a pipe to the workers, one that does not
+# A batch that fits into a pipe to the workers, one that does not
+@pytest.mark.parametrize("characters", [10, 20_000])
 def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
     others = multiprocessing.active_children()
     with closing(user_grader(tmp_path)) as grader:
@@ -155,11 +158,18 @@ sys.exit(int(10 * grades.rewards[0, 0]))
 @pytest.mark.program
 def test_a_reward_may_print_where_nothing_can_be_written(tmp_path, environment):
     file = tmp_path / "mine.py"
-    file.write_text("def prints(text, reference):\n    print('\\u00b1' * 9999, flush=True)\n    return 0.7\n")
+    file.write_text(
+        "def prints(text, reference):\n    print('\\u00b1' * 9999, flush=True)\n    return 0.7\n"
+    )
     with open("/dev/full", "w") as full:
         program = subprocess.run(
             [sys.executable, "-c", PRINTS, str(file)],
-            **{"env": environment | {"PYTHONIOENCODING": "ascii"}, "stdout": full, "stderr": full, "check": False},
+            **{
+                "env": environment | {"PYTHONIOENCODING": "ascii"},
+                "stdout": full,
+                "stderr": full,
+                "check": False,
+            },
         )
     assert program.returncode == 7
 
@@ -185,13 +195,20 @@ def executor(text: str, reference: str) -> float:
 def test_a_users_reward_may_start_pools_and_import_a_file_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text(STARTS_POOLS)
     (tmp_path / "beside.py").write_text("def points(text):\n    return float(text == 'good')\n")
-    with closing(Grader([f"{tmp_path}/mine.py:{name}" for name in ("pool", "executor")], workers=1)) as grader:
+    with closing(
+        Grader([f"{tmp_path}/mine.py:{name}" for name in ("pool", "executor")], workers=1)
+    ) as grader:
         grades = grader(["good", "bad", "good"], ["5", "5", "6"])
-        assert (grades.rewards.tolist(), grades.failures) == ([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], {})
+        assert (grades.rewards.tolist(), grades.failures) == (
+            [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]],
+            {},
+        )
 
 
 def test_a_stopped_worker_loses_no_verdict(tmp_path):
-    """The limit is one of processor time, so that no verdict depends on what else the machine does."""
+    """The limit is one of processor time, so that no verdict depends on what else the machine
+    does.
+    """
     others = multiprocessing.active_children()
     with closing(user_grader(tmp_path)) as grader:
         workers = started_after(others)
@@ -222,7 +239,10 @@ def test_a_killed_program_leaves_no_process(tmp_path, environment):
     file = tmp_path / "user_rewards.py"
     file.write_text(USER_REWARDS)
     program = subprocess.Popen(
-        [sys.executable, "-c", HANG, str(file)], env=environment, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", HANG, str(file)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     assert program.stdout.readline() == b"started\n"
     deadline = time.monotonic() + 30
@@ -242,7 +262,8 @@ import time
 def leave(text: str, reference: str) -> float:
     subprocess.Popen(["sleep", "1001"])
     subprocess.Popen(["sleep", "1002"], start_new_session=True)
-    subprocess.run(["sh", "-c", "setsid sh -c 'sleep 1003; true' & exit"])  # a daemon: its parent has ended
+    # A daemon: its parent has ended.
+    subprocess.run(["sh", "-c", "setsid sh -c 'sleep 1003; true' & exit"])
     if text == "hang":
         time.sleep(1000)
     return 1.0
@@ -272,23 +293,34 @@ os.killpg(0, signal.SIGKILL)
 @pytest.mark.program
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
-    """After a call that is too late, when the grader is closed, and when the program's whole group is killed."""
+    """After a call that is too late, when the grader is closed, and when the program's whole
+    group is killed.
+    """
     file = tmp_path / "mine.py"
     file.write_text(STARTS_PROCESSES)
     temporary = Path(tempfile.mkdtemp())  # short, since it holds a socket's address
     program = subprocess.Popen(
         [sys.executable, "-c", GRADE_AND_END, str(file)],
-        **{"env": environment | {"TMPDIR": str(temporary)}, "start_new_session": True, "text": True},
+        **{
+            "env": environment | {"TMPDIR": str(temporary)},
+            "start_new_session": True,
+            "text": True,
+        },
         **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1},
     )
 
     def sleeping() -> list[str]:
-        return sorted(line for line in processes_of(environment).values() if line.startswith("sleep"))
+        return sorted(
+            line for line in processes_of(environment).values() if line.startswith("sleep")
+        )
 
     def all_sleep() -> bool:
         deadline = time.monotonic() + 10
         # Those of the trial call when the grader starts, too.
-        while set(sleeping()) != {"sleep 1001 ", "sleep 1002 ", "sleep 1003 "} and time.monotonic() < deadline:
+        while (
+            set(sleeping()) != {"sleep 1001 ", "sleep 1002 ", "sleep 1003 "}
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.05)
         return len(set(sleeping())) == 3
 
@@ -307,6 +339,7 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
         program.stdin.write("\n")
     assert program.wait(timeout=10) == -signal.SIGKILL
     assert left_after(environment, 5) == []
-    if end == "kill":  # with no worker left, nobody outlives a killed program who could clean up after it
+    # With no worker left, nobody outlives a killed program who could clean up after it
+    if end == "kill":
         assert list(temporary.iterdir()) == []
     shutil.rmtree(temporary)

@@ -1,1 +1,3 @@
-"""The paper's tables and figures: rows to train and evaluate, results, and drawing. No program is in here."""
+"""The paper's tables and figures: rows to train and evaluate, results, and drawing. No program
+is in here.
+"""

@@ -1,4 +1,6 @@
-"""The metrics of training runs by step: read from their folders, grouped by method, pooled over seeds."""
+"""The metrics of training runs by step: read from their folders, grouped by method, pooled over
+seeds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +17,9 @@ from paper.tables import ROW_ORDER
 
 @dataclass(frozen=True)
 class RunCurves:
-    """A training run: method, seed, the settings by which runs are grouped, and its metrics by name, each [steps] with
-    nan where it was not logged."""
+    """A training run: method, seed, the settings by which runs are grouped, and its metrics by
+    name, each [steps] with nan where it was not logged.
+    """
 
     folder: Path
     method: str
@@ -27,8 +30,9 @@ class RunCurves:
 
 @dataclass(frozen=True)
 class Band:
-    """A metric by step, pooled over a window of steps and all seeds: the mean, and the deciles that enclose 80 % of the
-    values. All arrays are [steps with a value]."""
+    """A metric by step, pooled over a window of steps and all seeds: the mean, and the deciles that
+    enclose 80 % of the values. All arrays are [steps with a value].
+    """
 
     steps: np.ndarray
     mean: np.ndarray
@@ -37,7 +41,9 @@ class Band:
 
 
 def read_run(folder: Path) -> RunCurves:
-    """Read the run in `folder`, finished or not. Raises InputError with the file and what is wrong with it."""
+    """Read the run in `folder`, finished or not. Raises InputError with the file and what is
+    wrong with it.
+    """
     config = open_folder(folder)
     if "protocol" in config:
         raise InputError(f"{folder}: is an evaluation; figures are drawn from training runs")
@@ -47,16 +53,21 @@ def read_run(folder: Path) -> RunCurves:
     for name in sorted(compared & config.keys()):
         settings[name] = Path(str(config[name])).name if name == "model" else str(config[name])
     path = folder / "metrics.jsonl"
-    lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]  # 0: the evaluation before training
+    # 0: the evaluation before training
+    lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]
     if not lines:
         raise InputError(f"{path}: holds no step yet; draw the run when it has some")
     # nan: missing, or null (not finite)
-    metrics = {name: np.array([line.get(name) for line in lines], float) for name in sorted(set().union(*lines))}
+    metrics = {
+        name: np.array([line.get(name) for line in lines], float)
+        for name in sorted(set().union(*lines))
+    }
     return RunCurves(folder, method_name(config), config["seed"], settings, metrics)
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
-    """Group the runs that differ only in their seeds. A label is the method, and the settings that differ within it.
+    """Group the runs that differ only in their seeds. A label is the method, and the settings that
+    differ within it.
 
     Raises InputError for two runs of a group with the same seed.
     """
@@ -64,10 +75,15 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
     for run in runs:
         runs_by_method.setdefault(run.method, []).append(run)
     groups: dict[str, list[RunCurves]] = {}
-    known = [method for method in ROW_ORDER if method in runs_by_method]  # in the order of the tables
+    # In the order of the tables
+    known = [method for method in ROW_ORDER if method in runs_by_method]
     for method in (*known, *sorted(runs_by_method.keys() - set(known))):
         members = runs_by_method[method]
-        varying = [name for name in members[0].settings if len({run.settings.get(name) for run in members}) > 1]
+        varying = [
+            name
+            for name in members[0].settings
+            if len({run.settings.get(name) for run in members}) > 1
+        ]
         for run in members:
             label = ", ".join([method, *(f"{name} {run.settings.get(name)}" for name in varying)])
             group = groups.setdefault(label, [])
@@ -92,7 +108,8 @@ def band(runs: Sequence[RunCurves], name: str, window: int) -> Band:
     # Pad with nan, so that the first and the last step have a window too.
     margin = np.full((len(runs), window), np.nan)
     padded = np.hstack([margin[:, : (window - 1) // 2], values, margin[:, : window // 2]])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=1)  # [runs, steps, window]
+    # [runs, steps, window]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=1)
     pooled = windows.transpose(1, 0, 2).reshape(length, -1)  # [steps, runs * window]
     has_value = ~np.isnan(pooled).all(axis=1)  # [steps]
     low, high = np.nanquantile(pooled[has_value], [0.1, 0.9], axis=1)
@@ -100,6 +117,8 @@ def band(runs: Sequence[RunCurves], name: str, window: int) -> Band:
 
 
 def variation(values: np.ndarray) -> float:
-    """Return the coefficient of variation of values [steps]: sample standard deviation over mean, without nan."""
+    """Return the coefficient of variation of values [steps]: sample standard deviation over
+    mean, without nan.
+    """
     known = values[~np.isnan(values)]
     return float(known.std(ddof=1) / known.mean()) if len(known) > 1 else float("nan")

@@ -15,19 +15,45 @@ from bnpo.files import writing
 from paper.curves import Band, RunCurves, band, variation
 from paper.objectives import atlas
 
-# Okabe and Ito's colours for the colour-blind, without the yellow, which is faint on paper. The dashes are for prints
-# without colour.
+# Okabe and Ito's colours for the colour-blind, without the yellow, which is faint on paper. The
+# dashes are for prints without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (7, 2)), (0, (2, 1)), (0, (4, 1, 1, 1, 1, 1)))
+DASHES = (
+    "-",
+    (0, (4, 1.5)),
+    (0, (1, 1)),
+    (0, (4, 1, 1, 1)),
+    (0, (7, 2)),
+    (0, (2, 1)),
+    (0, (4, 1, 1, 1, 1, 1)),
+)
 WIDTH = 5.5
 """Inches: the width of the paper's text."""
-STYLE = {"font.size": 8, "legend.fontsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.2, "pdf.fonttype": 42}
-STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "figure.dpi": 200}
-BETA_METRICS = {"E": r"$\mathrm{E}[p]$", "V": r"$\mathrm{Var}[p]$", "alpha": r"$\alpha$", "beta": r"$\beta$"}
+STYLE = {
+    "font.size": 8,
+    "legend.fontsize": 7,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "pdf.fonttype": 42,
+}
+STYLE |= {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "figure.dpi": 200,
+}
+BETA_METRICS = {
+    "E": r"$\mathrm{E}[p]$",
+    "V": r"$\mathrm{Var}[p]$",
+    "alpha": r"$\alpha$",
+    "beta": r"$\beta$",
+}
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `figure` as PDF and PNG, and return both paths. The same figure gives the same bytes. Raises InputError."""
+    """Write `figure` as PDF and PNG, and return both paths. The same figure gives the same
+    bytes. Raises InputError.
+    """
     pdf, png = path.with_suffix(".pdf"), path.with_suffix(".png")
     with writing(path.parent, "choose another --output-dir"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +77,9 @@ def draw_densities() -> Figure:
     with matplotlib.rc_context(STYLE):
         p = np.linspace(0.001, 0.999, 999)
         figure, [axes] = _figure(2.6, 1)
-        for index, (a, b) in enumerate(((0.5, 0.5), (1, 1), (1.5, 1.5), (2, 5), (5, 2), (1, 3), (6, 6))):
+        for index, (a, b) in enumerate(
+            ((0.5, 0.5), (1, 1), (1.5, 1.5), (2, 5), (5, 2), (1, 3), (6, 6))
+        ):
             label = f"$\\alpha={a:g},\\ \\beta={b:g}$"
             axes.plot(p, beta_distribution.pdf(p, a, b), label=label, **_line(index))
         axes.set(xlabel="$p$", ylabel=r"$f(p;\alpha,\beta)$", xlim=(0, 1), ylim=(0, 3.2))
@@ -60,19 +88,27 @@ def draw_densities() -> Figure:
 
 
 def draw_norms(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
-    """Draw Figure 2: the gradient norm before clipping, by step, and its coefficient of variation, by run."""
+    """Draw Figure 2: the gradient norm before clipping, by step, and its coefficient of
+    variation, by run.
+    """
     with matplotlib.rc_context(STYLE):
         figure, [curves, dots] = _figure(2.6, 2, width_ratios=(2.2, 1))
         for index, (label, runs) in enumerate(groups.items()):
             _draw_band(curves, band(runs, "grad_norm", window), label, index)
             variations = [variation(run.metrics["grad_norm"]) for run in runs]
-            dots.plot(variations, [index] * len(runs), "o", markersize=3, color=_line(index)["color"])
+            dots.plot(
+                variations, [index] * len(runs), "o", markersize=3, color=_line(index)["color"]
+            )
         curves.set(xlabel="step", ylabel="norm of the gradient", yscale="log")
         curves.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         curves.yaxis.set_major_formatter("{x:g}")
         curves.minorticks_off()
         curves.xaxis.set_major_locator(MaxNLocator(integer=True))
-        dots.set(xlabel="coefficient\nof variation", ylim=(len(groups) - 0.5, -0.5), yticks=range(len(groups)))
+        dots.set(
+            xlabel="coefficient\nof variation",
+            ylim=(len(groups) - 0.5, -0.5),
+            yticks=range(len(groups)),
+        )
         dots.set_yticklabels([label.replace(", ", ",\n") for label in groups])
         # From 0, with matplotlib's margin on the right: `set_xlim` alone would cut the last dot.
         dots.update_datalim([(0, 0)])
@@ -107,21 +143,30 @@ def draw_fits(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
 
 
 def _fitted(runs: Sequence[RunCurves]) -> list[str]:
-    """Return the prefixes of the metrics with Beta statistics: beta/, or beta/<reward>/ for each reward."""
+    """Return the prefixes of the metrics with Beta statistics: beta/, or beta/<reward>/ for each
+    reward.
+    """
     names = set().union(*(run.metrics for run in runs))
-    return sorted(name.removesuffix("alpha") for name in names if name.startswith("beta/") and name.endswith("/alpha"))
+    return sorted(
+        name.removesuffix("alpha")
+        for name in names
+        if name.startswith("beta/") and name.endswith("/alpha")
+    )
 
 
 def _draw_band(axes: Axes, values: Band, label: str, index: int) -> None:
     axes.plot(values.steps, values.mean, label=label, **_line(index))
-    axes.fill_between(values.steps, values.low, values.high, color=_line(index)["color"], alpha=0.12, linewidth=0)
+    axes.fill_between(
+        values.steps, values.low, values.high, color=_line(index)["color"], alpha=0.12, linewidth=0
+    )
 
 
 def draw_weights(gains: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the exact weight and objective of estimators with m answers, from their gains [m] by label.
+    """Draw the exact weight and objective of estimators with m answers, from their gains [m] by
+    label.
 
-    Both are divided by the weight at p = 1/2: gradients are clipped and Adam is scale-free, so factors have no effect.
-    Estimators that differ by such a factor share a line.
+    Both are divided by the weight at p = 1/2: gradients are clipped and Adam is scale-free, so
+    factors have no effect. Estimators that differ by such a factor share a line.
     """
     middle = np.array([0.5])
     with matplotlib.rc_context(STYLE):
@@ -134,7 +179,9 @@ def draw_weights(gains: Mapping[str, np.ndarray]) -> Figure:
         for index, (relative, labels) in enumerate(lines.items()):
             values = np.array(relative)
             left.plot(p, exact_weight(p, values), label=", ".join(labels), **_line(index))
-            right.plot(p, exact_objective(p, values) - exact_objective(middle, values), **_line(index))
+            right.plot(
+                p, exact_objective(p, values) - exact_objective(middle, values), **_line(index)
+            )
         left.set(xlabel="$p$", ylabel="weight", yscale="log", xlim=(0, 1), ylim=(0.2, 20))
         left.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], ["0.2", "0.5", "1", "2", "5", "10", "20"])
         left.minorticks_off()
@@ -144,6 +191,12 @@ def draw_weights(gains: Mapping[str, np.ndarray]) -> Figure:
 
 
 def draw_estimators(answers: int = 16) -> Figure:
-    """Draw the exact weight and objective of the estimators. CurveRL is shown for the first batch only."""
-    weights = {label: values for label, values in atlas(answers).items() if "curverl" not in label or "0.09" in label}
+    """Draw the exact weight and objective of the estimators. CurveRL is shown for the first
+    batch only.
+    """
+    weights = {
+        label: values
+        for label, values in atlas(answers).items()
+        if "curverl" not in label or "0.09" in label
+    }
     return draw_weights(weights)

@@ -1,4 +1,6 @@
-"""What all estimators maximise: their gains [m], as `exact_weight` and `exact_objective` take them."""
+"""What all estimators maximise: their gains [m], as `exact_weight` and `exact_objective` take
+them.
+"""
 
 import numpy as np
 from scipy.stats import betabinom
@@ -8,13 +10,16 @@ from bnpo.algorithm.estimators import ALGORITHMS, Batch
 from bnpo.algorithm.weights import gains, shares
 
 FITS = ((0.3, 0.09), (0.5, 0.02), (0.1, 0.01))
-"""Batches for which BNPO and CurveRL are shown, as mean and variance of the accuracies: questions of all kinds, about
-equally hard ones, and hard ones."""
+"""Batches for which BNPO and CurveRL are shown, as mean and variance of the accuracies: questions
+of all kinds, about equally hard ones, and hard ones."""
 
 
 def group_gains(algo: str, answers: int) -> np.ndarray:
-    """Return the gains [m] of an estimator that sees one question at a time, from its advantages themselves."""
-    rewards = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)  # [m + 1, m], right answers first
+    """Return the gains [m] of an estimator that sees one question at a time, from its advantages
+    themselves.
+    """
+    # [m + 1, m], right answers first
+    rewards = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)
     advantages = ALGORITHMS[algo](Batch(rewards))
     return advantages[1:, 0] - advantages[:-1, -1]
 
@@ -26,18 +31,23 @@ def beta_moments(mean: float, variance: float) -> BetaFit:
 
 
 def atlas(answers: int) -> dict[str, np.ndarray]:
-    """Return the gains [m] of all estimators by label. BNPO and CurveRL are shown for the batches in FITS.
+    """Return the gains [m] of all estimators by label. BNPO and CurveRL are shown for the batches
+    in FITS.
 
-    `remax`, `eb` and `shrinkage` leave the expected gradient as it is, as `rloo` does. `opo` and the two REINFORCE++ do
-    so up to terms of order 1/m.
+    `remax`, `eb` and `shrinkage` leave the expected gradient as it is, as `rloo` does. `opo` and
+    the two REINFORCE++ do so up to terms of order 1/m.
     """
     by_label = {"rloo, remax, eb, shrinkage": group_gains("rloo", answers)}
     by_label |= {algo: group_gains(algo, answers) for algo in ("reinforce", "grpo", "maxrl")}
-    fits = {f"E[p] = {mean}, Var[p] = {variance}": beta_moments(mean, variance) for mean, variance in FITS}
+    fits = {
+        f"E[p] = {mean}, Var[p] = {variance}": beta_moments(mean, variance)
+        for mean, variance in FITS
+    }
     for batch, fit in fits.items():
         weights = inverse_density(shares(answers), fit.alpha, fit.beta)  # [m - 1]
         by_label[f"bnpo at {batch}"] = gains(weights)
     for batch, fit in fits.items():
-        counts = betabinom.pmf(np.arange(1, answers), answers, fit.a, fit.b)  # [m - 1], of a large batch
+        # [m - 1], of a large batch
+        counts = betabinom.pmf(np.arange(1, answers), answers, fit.a, fit.b)
         by_label[f"curverl at {batch}"] = gains(counts / np.cumsum(counts))
     return by_label

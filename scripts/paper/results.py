@@ -8,24 +8,49 @@ from pathlib import Path
 from bnpo.config import FREE, GONE, PRESETS, flat_settings
 from bnpo.files import InputError, step_name
 
-PAPER_DATASETS = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
-"""The paper's data sets: number of problems, and repetitions over which pass@1 is the mean (Section 5.1)."""
-METHODS = {"reinforce": "REINFORCE", "rloo": "RLOO", "remax": "ReMax", "grpo": "GRPO", "reinforce_pp": "REINFORCE++"}
-METHODS |= {"bnpo": "BNPO", "reinforce_pp_baseline": "REINFORCE++ with baseline", "opo": "OPO", "gdpo": "GDPO"}
+PAPER_DATASETS = {
+    "MATH500": (500, 1),
+    "AMC23": (40, 16),
+    "AIME2024": (30, 16),
+    "AIME2025": (30, 16),
+}
+"""The paper's data sets: number of problems, and repetitions over which pass@1 is the mean
+(Section 5.1)."""
+METHODS = {
+    "reinforce": "REINFORCE",
+    "rloo": "RLOO",
+    "remax": "ReMax",
+    "grpo": "GRPO",
+    "reinforce_pp": "REINFORCE++",
+}
+METHODS |= {
+    "bnpo": "BNPO",
+    "reinforce_pp_baseline": "REINFORCE++ with baseline",
+    "opo": "OPO",
+    "gdpo": "GDPO",
+}
 METHODS |= {"maxrl": "MaxRL", "beta": "Beta", "eb": "Empirical Bayes"}
 METHODS |= {"shrinkage": "Shrinkage", "curverl": "CurveRL", "weight": "Weight"}
 """Names of the algorithms in tables and figures, in the order of the rows."""
 NAMES_OF_ROWS = {"model", "algo", "decompose", "seed"}
-LAST_BITS = {"max_bad_steps", "micro_batch_tokens", "gradient_checkpointing", "offload_optimizer", "offload_weights"}
+LAST_BITS = {
+    "max_bad_steps",
+    "micro_batch_tokens",
+    "gradient_checkpointing",
+    "offload_optimizer",
+    "offload_weights",
+}
 LAST_BITS |= {"sampler_ranks", "gpu_memory", "enforce_eager", "eval_every", "eval_suite"}
 NOT_COMPARED = NAMES_OF_ROWS | LAST_BITS | FREE | GONE
-"""Settings in which the runs of one row may differ: they name the row, or change no more than the last bits of what is
-learned, or nothing that a run computes up to a given step."""
+"""Settings in which the runs of one row may differ: they name the row, or change no more than the
+last bits of what is learned, or nothing that a run computes up to a given step."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a results file. Where `source` names who expects a value, a different value becomes a note."""
+    """A setting of a results file. Where `source` names who expects a value, a different value
+    becomes a note.
+    """
 
     value: object
     source: str = ""
@@ -34,10 +59,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """One results.json: the row it belongs to, (pass@1, standard error) by column, and its settings by name.
+    """One results.json: the row it belongs to, (pass@1, standard error) by column, and its settings
+    by name.
 
-    `scores` are by the rule of the paper's released code, `ours` by this project's. Old files have only scores by the
-    rule of their protocol.
+    `scores` are by the rule of the paper's released code, `ours` by this project's. Old files have
+    only scores by the rule of their protocol.
     """
 
     path: Path
@@ -49,7 +75,9 @@ class Result:
 
 
 def method_name(run: dict) -> str:
-    """Return the name of a run's method in tables and figures, from its config.json: `Beta(1.5, 1.5), rescaled`."""
+    """Return the name of a run's method in tables and figures, from its config.json: `Beta(1.5,
+    1.5), rescaled`.
+    """
     name = METHODS.get(run["algo"], run["algo"])
     if run["decompose"]:
         name = f"AD-{name}"
@@ -63,15 +91,21 @@ def method_name(run: dict) -> str:
 
 
 def load_results(paths: Iterable[Path]) -> list[Result]:
-    """Read results.json files. Raises InputError with the file and what is wrong or missing in it."""
+    """Read results.json files. Raises InputError with the file and what is wrong or missing in
+    it.
+    """
     results = []
     for path in paths:
         try:
             results.append(_result(path, json.loads(path.read_text(encoding="utf-8"))))
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); it must be a results.json") from error
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); it must be a results.json"
+            ) from error
         except KeyError as error:
-            raise InputError(f"{path}: not a results.json of eval.py: {error} is missing") from error
+            raise InputError(
+                f"{path}: not a results.json of eval.py: {error} is missing"
+            ) from error
         except (AttributeError, TypeError, ValueError) as error:
             raise InputError(f"{path}: not a results.json of eval.py ({error})") from error
     return results
@@ -84,7 +118,8 @@ def _result(path: Path, content: dict) -> Result:
     settings = _protocol_settings(protocol, columns, model)
     if run:
         settings |= _training_settings(protocol, model)
-    # The column Average is over the paper's data sets. With other data sets the file's average is another number.
+    # The column Average is over the paper's data sets. With other data sets the file's average is
+    # another number.
     if columns.keys() == PAPER_DATASETS.keys():
         columns = columns | {"Average": content["average"]}
     scores, ours = {}, {}
@@ -98,7 +133,9 @@ def _result(path: Path, content: dict) -> Result:
 
 
 def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Setting]:
-    """Return the settings of the evaluation. Those that the paper does not give are compared between files."""
+    """Return the settings of the evaluation. Those that the paper does not give are compared
+    between files.
+    """
     suite = protocol["suite"]
     has_released_rule = all("paper" in score.get("by_rule", {}) for score in scores.values())
     # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
@@ -111,7 +148,9 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         "longest prompt": Setting(suite["max_prompt_tokens"], "paper", 1024),
         "longest answer": Setting(suite["max_answer_tokens"], "paper", 3072),
         "limit": Setting(protocol["limit"] or "none", "paper", "none"),
-        "grader": Setting("paper" if has_released_rule else protocol["grader"], "released code", "paper"),
+        "grader": Setting(
+            "paper" if has_released_rule else protocol["grader"], "released code", "paper"
+        ),
         "dtype": Setting(protocol["dtype"], "usual", "bfloat16"),
         "evaluation seed": Setting(protocol["seed"]),
     }
@@ -121,12 +160,15 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         settings[f"problems of {name}"] = Setting(score["problems"], source, problems)
         settings[f"repetitions of {name}"] = Setting(score["repetitions"], source, repetitions)
         settings[f"SHA-256 of {name}"] = Setting(suite["datasets"][name]["sha256"][:8])
-    return settings | {f"version of {name}": Setting(version) for name, version in protocol["versions"].items()}
+    return settings | {
+        f"version of {name}": Setting(version) for name, version in protocol["versions"].items()
+    }
 
 
 def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
-    """Return the settings of the training run, compared with the preset for its model (or with its own preset, if no
-    preset is for that model)."""
+    """Return the settings of the training run, compared with the preset for its model (or with its
+    own preset, if no preset is for that model).
+    """
     run, checkpoint = protocol["run"], Path(protocol["ckpt"]).name
     final = run["steps"] and step_name(run["steps"])
     if checkpoint == final or not checkpoint.startswith(("best", "step-")):

@@ -1,4 +1,6 @@
-"""Tables 1 and 2 of the paper as rows to reproduce, each with its folder and the flags of its two programs."""
+"""Tables 1 and 2 of the paper as rows to reproduce, each with its folder and the flags of its
+two programs.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -40,7 +42,16 @@ PAPER_TABLES = {
     ),
 }
 # Flags of train.py and eval.py that follow from a row's name and folder.
-ROW_FLAGS = ("--preset", "--algo", "--seed", "--model", "--decompose", "--no-decompose", "--ckpt", "--output-dir")
+ROW_FLAGS = (
+    "--preset",
+    "--algo",
+    "--seed",
+    "--model",
+    "--decompose",
+    "--no-decompose",
+    "--ckpt",
+    "--output-dir",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +63,8 @@ class Choice:
     rows: tuple[str, ...] = ()
     """Rows to make: base and algorithms, AD-<algorithm> in Table 2. The default is all."""
     models: tuple[str, ...] = ()
-    """Models to use, such as Qwen2.5-Math-1.5B, or folders of that name with a copy. The default is all."""
+    """Models to use, such as Qwen2.5-Math-1.5B, or folders of that name with a copy. The default
+    is all."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to train with. Runs with several seeds become one row of the table."""
     preset: Literal["paper", "tiny"] = "paper"
@@ -88,7 +100,10 @@ class Row:
         evaluate = ["python", "eval.py", *self.eval_flags]
         if self.method == "base":
             return [evaluate]
-        return [["python", "scripts/launch.py", "train.py", *self.train_flags, "--resume"], evaluate]
+        return [
+            ["python", "scripts/launch.py", "train.py", *self.train_flags, "--resume"],
+            evaluate,
+        ]
 
     @property
     def run(self) -> Path:
@@ -100,7 +115,9 @@ class Row:
 
     @cached_property
     def train(self) -> TrainConfig | None:
-        """The settings of its training; None for a base model, which is not trained. Raises InputError."""
+        """The settings of its training; None for a base model, which is not trained. Raises
+        InputError.
+        """
         if self.method == "base":
             return None
         return parse_train_config([*self.train_flags], has_cuda=True)[0]
@@ -111,9 +128,13 @@ class Row:
 
     @property
     def protocol(self) -> dict:
-        """The part of the protocol in results.json that identifies the row. Raises InputError for an unknown suite."""
+        """The part of the protocol in results.json that identifies the row. Raises InputError
+        for an unknown suite.
+        """
         config, suite = self.evaluate, chosen_suite(self.evaluate, Path())
-        datasets = {name: {"repetitions": dataset.repetitions} for name, dataset in suite.datasets.items()}
+        datasets = {
+            name: {"repetitions": dataset.repetitions} for name, dataset in suite.datasets.items()
+        }
         return {
             "ckpt": config.ckpt,
             "run": self.train and flat_settings(self.train),
@@ -125,7 +146,9 @@ class Row:
 
 
 def all_rows(choice: Choice, seeds: Sequence[int]) -> list[Row]:
-    """Return every row of the table with each of `seeds`. Raises InputError for flags that follow from a row."""
+    """Return every row of the table with each of `seeds`. Raises InputError for flags that
+    follow from a row.
+    """
     table = PAPER_TABLES[choice.table]
     rows = []
     for preset in ("tiny",) if choice.preset == "tiny" else table.presets:
@@ -143,7 +166,9 @@ def chosen_rows(choice: Choice) -> list[Row]:
     _check_names("--models", models, [Path(row.model).name for row in rows], choice.table)
     chosen = []
     for row in rows:
-        if (not methods or row.method in methods) and (not models or Path(row.model).name in models):
+        if (not methods or row.method in methods) and (
+            not models or Path(row.model).name in models
+        ):
             chosen.append(row)
     return chosen
 
@@ -151,7 +176,9 @@ def chosen_rows(choice: Choice) -> list[Row]:
 def _check_names(flag: str, wanted: Sequence[str], known: Sequence[str], table: str) -> None:
     for name in wanted:
         if name not in known:
-            raise InputError(f"{flag}: {table} has no '{name}'; it has {', '.join(dict.fromkeys(known))}")
+            raise InputError(
+                f"{flag}: {table} has no '{name}'; it has {', '.join(dict.fromkeys(known))}"
+            )
 
 
 def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
@@ -162,10 +189,18 @@ def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
     folder = choice.folder / (f"{Path(model).name}-{method}" + f"-seed{seed}" * (method != "base"))
     train = ["--preset", preset, "--algo", method.removeprefix("AD-"), "--seed", str(seed)]
     if choice.table == "table2":
-        train += ["--rewards", "accuracy,format", "--decompose" if method.startswith("AD-") else "--no-decompose"]
+        train += [
+            "--rewards",
+            "accuracy,format",
+            "--decompose" if method.startswith("AD-") else "--no-decompose",
+        ]
     if copies:
         train += ["--model", model]
-    train += [*_more_flags("--train-flags", choice.train_flags), "--output-dir", str(folder / "train")]
+    train += [
+        *_more_flags("--train-flags", choice.train_flags),
+        "--output-dir",
+        str(folder / "train"),
+    ]
     ckpt = model if method == "base" else str(folder / "train" / "last")
     suite = "arithmetic" if preset == "tiny" else table.suite
     evaluate = ["--ckpt", ckpt, "--suite", suite, "--output-dir", str(folder / "eval")]
@@ -174,7 +209,9 @@ def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
 
 
 def _more_flags(option: str, text: str) -> list[str]:
-    """Return the words of `text`. Raises InputError if a quote is open or a flag follows from the row."""
+    """Return the words of `text`. Raises InputError if a quote is open or a flag follows from
+    the row.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:

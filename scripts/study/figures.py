@@ -1,4 +1,6 @@
-"""The study's figures: every seed a dot, the norm of the gradient (Figure 2), the fitted Beta (Figure 3)."""
+"""The study's figures: every seed a dot, the norm of the gradient (Figure 2), the fitted Beta
+(Figure 3).
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +11,15 @@ from matplotlib.figure import Figure
 
 from paper.curves import RunCurves
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH, draw_fits, draw_norms
-from study.comparisons import METRICS, Pairs, against_fixed, corrected, decomposed, differences, rescaled
+from study.comparisons import (
+    METRICS,
+    Pairs,
+    against_fixed,
+    corrected,
+    decomposed,
+    differences,
+    rescaled,
+)
 from study.design import ALGORITHMS, FAVOURED, REGIMES
 from study.rows import area, final, select
 from study.statistics import t_interval
@@ -21,9 +31,14 @@ FITTED = ("E", "V", "alpha", "beta")
 def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
     """Write the figures as PNG; title -> file."""
     folder.mkdir(parents=True, exist_ok=True)
-    figures = {"Weight of a question by its accuracy, at the base model": ("weights", draw_weights())}
+    figures = {
+        "Weight of a question by its accuracy, at the base model": ("weights", draw_weights())
+    }
     figures["Every seed, at the end and as area"] = ("seeds", draw_seeds(rows))
-    figures["The other parts: differences, every seed a dot"] = ("differences", draw_differences(rows))
+    figures["The other parts: differences, every seed a dot"] = (
+        "differences",
+        draw_differences(rows),
+    )
     for regime in REGIMES:
         groups = {name: _runs(rows, regime, name) for name in ALGORITHMS}
         figures[f"Norm of the gradient, {regime}"] = (f"norms-{regime}", draw_norms(groups, 1))
@@ -38,8 +53,13 @@ def draw_all(rows: Sequence[Mapping], folder: Path) -> dict[str, Path]:
 
 def _other_parts(rows: Sequence[Mapping]) -> dict[str, Pairs]:
     """What the parts but the main one compare, by title."""
-    parts = {f"BNPO less fixed densities, {regime}": against_fixed(rows, regime) for regime in FAVOURED}
-    parts |= {"Rescaled less as it is, concentrated": rescaled(), "Corrected moments less the paper's": corrected()}
+    parts = {
+        f"BNPO less fixed densities, {regime}": against_fixed(rows, regime) for regime in FAVOURED
+    }
+    parts |= {
+        "Rescaled less as it is, concentrated": rescaled(),
+        "Corrected moments less the paper's": corrected(),
+    }
     return parts | {"Decomposed less plain": decomposed()}
 
 
@@ -48,15 +68,19 @@ def _runs(rows: Sequence[Mapping], regime: str, method: str) -> list[RunCurves]:
     runs = []
     for seed, row in select(rows, "main", regime, method).items():
         if row["ended"] == "done":
-            curves = {f"beta/{k}" if k in FITTED else k: np.array(v, dtype=float) for k, v in row["curves"].items()}
+            curves = {
+                f"beta/{k}" if k in FITTED else k: np.array(v, dtype=float)
+                for k, v in row["curves"].items()
+            }
             curves["step"] = np.arange(1.0, len(row["curves"]["grad_norm"]) + 1)
             runs.append(RunCurves(Path(row["name"]), method, seed, {}, curves))
     return runs
 
 
 def draw_weights() -> Figure:
-    """The weight w(p) of each method that multiplies R - p by one, scaled to equal advantages in the root mean square,
-    over how many questions have that accuracy."""
+    """The weight w(p) of each method that multiplies R - p by one, scaled to equal advantages in
+    the root mean square, over how many questions have that accuracy.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.3), layout="constrained")
         for axes, regime in zip(figure.subplots(1, len(REGIMES)), REGIMES, strict=True):
@@ -68,11 +92,17 @@ def draw_weights() -> Figure:
             axes.set_zorder(questions.get_zorder() + 1)
             axes.patch.set_visible(False)
             for number, name in enumerate(WEIGHING):
-                axes.plot(*weights[name], label=name, color=COLOURS[number], linestyle=DASHES[number])
+                axes.plot(
+                    *weights[name], label=name, color=COLOURS[number], linestyle=DASHES[number]
+                )
             axes.set(xlabel="$p$", title=regime, ylim=(0, 8))
             axes.set_xlim(accuracies.min() - 0.03, accuracies.max() + 0.03)
         figure.axes[0].set_ylabel("weight")
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(WEIGHING))
+        figure.legend(
+            *figure.axes[0].get_legend_handles_labels(),
+            loc="outside upper center",
+            ncols=len(WEIGHING),
+        )
         return figure
 
 
@@ -81,14 +111,20 @@ def draw_seeds(rows: Sequence[Mapping]) -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 4.2), layout="constrained")
         panels = figure.subplots(2, len(REGIMES), sharey=True)
-        for line, (metric, label) in zip(panels, ((final, "pass@1 at the end"), (area, "area")), strict=True):
+        for line, (metric, label) in zip(
+            panels, ((final, "pass@1 at the end"), (area, "area")), strict=True
+        ):
             for axes, regime in zip(line, REGIMES, strict=True):
                 for place, method in enumerate(ALGORITHMS):
                     values = [metric(row) for row in select(rows, "main", regime, method).values()]
                     colour = COLOURS[place % len(COLOURS)]
-                    axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.6, color=colour)
+                    axes.plot(
+                        values, [place] * len(values), "o", markersize=2.5, alpha=0.6, color=colour
+                    )
                     axes.plot(np.mean(values), place, "|", markersize=12, color="black")
-                axes.set(yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=regime)
+                axes.set(
+                    yticks=range(len(ALGORITHMS)), ylim=(len(ALGORITHMS) - 0.5, -0.5), title=regime
+                )
                 axes.set_xlabel(label)
                 axes.set_yticklabels(ALGORITHMS)
         return figure
@@ -108,9 +144,18 @@ def draw_differences(rows: Sequence[Mapping]) -> Figure:
                 axes.axvline(0, color="0.8", zorder=0)
                 for place, places in enumerate(pairs.values()):
                     values = 100 * differences(rows, places, metric)
-                    axes.plot(values, [place] * len(values), "o", markersize=2.5, alpha=0.5, color=COLOURS[0])
+                    axes.plot(
+                        values,
+                        [place] * len(values),
+                        "o",
+                        markersize=2.5,
+                        alpha=0.5,
+                        color=COLOURS[0],
+                    )
                     mean, half = t_interval(values)
-                    axes.errorbar(mean, place, xerr=half, fmt="|", markersize=9, color="black", elinewidth=1)
+                    axes.errorbar(
+                        mean, place, xerr=half, fmt="|", markersize=9, color="black", elinewidth=1
+                    )
             line[0].set_title(title, loc="left", fontsize=8)
         for axes, name in zip(panels[-1], METRICS, strict=True):
             axes.set_xlabel(f"points of pass@1: {name}")

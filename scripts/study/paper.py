@@ -10,10 +10,12 @@ LEVELS = ("over problems", "over answers")
 
 
 def average_error(numbers: list[str], over: str) -> float:
-    """Return the largest possible standard error, in points, of the average of the four percentages before it.
+    """Return the largest possible standard error, in points, of the average of the four percentages
+    before it.
 
-    Over problems, the variance is at most p (1 - p) / n for n problems, if each is always or never solved. Over answers
-    to the same problems, it is at most p (1 - p) / (n k) for k answers each, if all problems are equally hard.
+    Over problems, the variance is at most p (1 - p) / n for n problems, if each is always or never
+    solved. Over answers to the same problems, it is at most p (1 - p) / (n k) for k answers each,
+    if all problems are equally hard.
     """
     variance = 0.0
     for number, (problems, answers) in zip(numbers[:-1], PAPER_DATASETS.values(), strict=True):
@@ -37,5 +39,7 @@ def paper_table() -> Table:
                 lead = float(rows[bnpo][-1]) - float(numbers[-1])
                 error = hypot(errors[1], average_error(rows[bnpo], "over answers"))
                 leads += [lead / error] if name != "Base" else []
-                blocks[model][name] = cells + (["", ""] if name == bnpo else [f"{lead:+.1f}", f"{error:.1f}"])
+                blocks[model][name] = cells + (
+                    ["", ""] if name == bnpo else [f"{lead:+.1f}", f"{error:.1f}"]
+                )
     return table("paper", blocks, largest=max(leads))

@@ -1,6 +1,8 @@
-"""docs/study/results.md and its figures, from the rows, the noise and the findings in evals/results/study.
+"""docs/study/results.md and its figures, from the rows, the noise and the findings in
+evals/results/study.
 
-The page has the verdicts and the numbers that decide them. tables.md beside the rows has all other tables.
+The page has the verdicts and the numbers that decide them. tables.md beside the rows has all other
+tables.
 """
 
 import json
@@ -20,7 +22,17 @@ from study.design import ALGORITHMS, FAVOURED, RATES, REGIMES, tagged_methods
 from study.figures import draw_all
 from study.paper import paper_table
 from study.rows import RESULTS, Place, RowList, area, both_done, final, middle, select, trained
-from study.tables import MADE_BY, MISSING, PAGES, Blocks, interval, runs_line, table, with_error, write_page
+from study.tables import (
+    MADE_BY,
+    MISSING,
+    PAGES,
+    Blocks,
+    interval,
+    runs_line,
+    table,
+    with_error,
+    write_page,
+)
 from study.verdict import verdict_table
 from study.weights import likeness_tables
 
@@ -41,14 +53,17 @@ def write_results(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "
         "# Results of the first study",
         f"{MADE_BY} [plan.md](../../evals/results/study/plan.md) has the rules, "
         "[tables.md](../../evals/results/study/tables.md) all other numbers.",
-        f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at {', '.join(measured)}.",
+        f"{runs_line(rows)} Noise of the gradient: {len(noise)} checkpoints, at "
+        f"{', '.join(measured)}.",
         [verdict_table(rows, noise)],
         FINDINGS.read_text(encoding="utf-8"),
         [_means(rows), _claimed(rows), _nulls(rows), _noise_in_short(noise)],
         "![Every seed, at the end and as area](figures/seeds.png)",
     )
     found = [*_main(rows), *_claim(rows), *_tags(rows), _tuning(rows), _noise(noise), paper_table()]
-    images = [f"![{title}](../../../docs/study/figures/{file.name})" for title, file in figures.items()]
+    images = [
+        f"![{title}](../../../docs/study/figures/{file.name})" for title, file in figures.items()
+    ]
     write_page(tables, "# All tables of the first study", MADE_BY, found, *images)
 
 
@@ -58,16 +73,26 @@ def _means(rows: RowList) -> Table:
     for regime in REGIMES:
         found = [select(rows, "main", regime, name) for name in ALGORITHMS]
         for name, metric in METRICS.items():
-            lines[f"{regime}, {name}"] = [interval([metric(row) for row in runs.values()]) for runs in found]
+            lines[f"{regime}, {name}"] = [
+                interval([metric(row) for row in runs.values()]) for runs in found
+            ]
     return table("means", {"questions, metric": lines}, columns=ALGORITHMS)
 
 
 def _claimed(rows: RowList) -> Table:
     """Return the differences that decide whether BNPO learns better."""
     compared = _less_each_other(rows)
-    lines = {f"{regime}, {name}": lines[name] for regime, lines in compared.blocks.items() for name in lines}
-    kept = {label: cells for label, cells in lines.items() if label.endswith((" reinforce", " grpo"))}
-    return replace(compared, title="BNPO less REINFORCE and GRPO", blocks={"questions, other method": kept})
+    lines = {
+        f"{regime}, {name}": lines[name]
+        for regime, lines in compared.blocks.items()
+        for name in lines
+    }
+    kept = {
+        label: cells for label, cells in lines.items() if label.endswith((" reinforce", " grpo"))
+    }
+    return replace(
+        compared, title="BNPO less REINFORCE and GRPO", blocks={"questions, other method": kept}
+    )
 
 
 def _less_each_other(rows: RowList) -> Table:
@@ -78,7 +103,10 @@ def _less_each_other(rows: RowList) -> Table:
 def _nulls(rows: RowList) -> Table:
     title = "The null: RLOO less REINFORCE, the same but for a factor"
     null = _differences(rows, title, {"all regimes": comparisons.nulls()})
-    return replace(null, notes=["As above. AdamW with clipping forgets the factor, so the two should not differ."])
+    return replace(
+        null,
+        notes=["As above. AdamW with clipping forgets the factor, so the two should not differ."],
+    )
 
 
 def _noise_in_short(noise: Noise) -> Table:
@@ -87,7 +115,9 @@ def _noise_in_short(noise: Noise) -> Table:
     for checkpoint, result in noise.items():
         methods = result["methods"]
         cells = [with_error(*methods[name]["ratio"]) for name in ("reinforce", "grpo", "bnpo")]
-        lines[checkpoint] = cells + [with_error(*methods[name]["bnpo_less"], "+") for name in ("reinforce", "grpo")]
+        lines[checkpoint] = cells + [
+            with_error(*methods[name]["bnpo_less"], "+") for name in ("reinforce", "grpo")
+        ]
     return table("noise_in_short", {"checkpoint": lines})
 
 
@@ -99,14 +129,25 @@ def _main(rows: RowList) -> list[Table]:
 
 
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
-    finals, areas, middles = ([metric(row) for row in runs.values()] for metric in (final, area, middle))
+    finals, areas, middles = (
+        [metric(row) for row in runs.values()] for metric in (final, area, middle)
+    )
     done = [row for row in runs.values() if row["ended"] == "done"]
-    cells = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), f"{100 * np.mean(middles):.1f}", interval(finals)]
+    cells = [
+        f"{next(iter(runs.values()))['lr']:g}",
+        str(len(runs)),
+        f"{100 * np.mean(middles):.1f}",
+        interval(finals),
+    ]
     cells += [f"{100 * trim_mean(finals, 0.25):.1f}", interval(areas)]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
     cells += [f"{np.nanmean(norms):.2f}", f"{np.mean([variation(norm) for norm in norms]):.2f}"]
-    return [*cells, f"{(np.array(norms) > UpdateSettings.max_grad_norm).mean():.1%}", f"{np.mean(sampled):.0f}"]
+    return [
+        *cells,
+        f"{(np.array(norms) > UpdateSettings.max_grad_norm).mean():.1%}",
+        f"{np.mean(sampled):.0f}",
+    ]
 
 
 def _surcharge(rows: RowList) -> Table:
@@ -115,7 +156,9 @@ def _surcharge(rows: RowList) -> Table:
     for regime in REGIMES:
         pairs = both_done(rows, ("main", regime, "remax"), ("main", regime, "reinforce"))
         tokens = np.median([remax["tokens/greedy"] / remax["tokens/sampled"] for remax, _ in pairs])
-        seconds = np.array([[row[f"seconds/{phase}"] for phase in phases] for pair in pairs for row in pair])
+        seconds = np.array(
+            [[row[f"seconds/{phase}"] for phase in phases] for pair in pairs for row in pair]
+        )
         remax, reinforce = seconds.reshape(-1, 2, len(phases)).transpose(1, 0, 2)  # [seeds, phases]
         more = np.median(remax / reinforce - 1, axis=0)
         lines[regime] = [str(len(pairs)), f"{tokens:.0%}", *(f"{share:+.0%}" for share in more)]
@@ -123,7 +166,9 @@ def _surcharge(rows: RowList) -> Table:
     return table("surcharge", {"remax": lines})
 
 
-def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs], metrics: Metrics = METRICS) -> Table:
+def _differences(
+    rows: RowList, title: str, compared: Mapping[str, Pairs], metrics: Metrics = METRICS
+) -> Table:
     """Return paired differences, block by block."""
     blocks: Blocks = {}
     for block, pairs in compared.items():
@@ -141,24 +186,36 @@ def _differences(rows: RowList, title: str, compared: Mapping[str, Pairs], metri
 
 def _claim(rows: RowList) -> list[Table]:
     fixed = {regime: comparisons.against_fixed(rows, regime) for regime in FAVOURED}
-    fits = [f"{regime} {pairs[FIRST_FIT][1][2].removeprefix('beta ')}" for regime, pairs in fixed.items()]
-    title = "Adaptive or not: BNPO less fixed densities (`beta` ones and the first fit at BNPO's rate, not tuned)"
+    fits = [
+        f"{regime} {pairs[FIRST_FIT][1][2].removeprefix('beta ')}"
+        for regime, pairs in fixed.items()
+    ]
+    title = (
+        "Adaptive or not: BNPO less fixed densities (`beta` ones and the first fit at BNPO's rate, "
+        "not tuned)"
+    )
     adaptive = _differences(rows, title, fixed)
     adaptive.notes.append(f"Alpha and beta of the first fit: {', '.join(fits)}.")
     title = "Shape or scale: rescaled to unit root mean square less as it is"
     scale = _differences(rows, title, {"concentrated": comparisons.rescaled()})
-    moments = _differences(rows, "Corrected moments less the paper's", {"BNPO": comparisons.corrected()})
+    moments = _differences(
+        rows, "Corrected moments less the paper's", {"BNPO": comparisons.corrected()}
+    )
     return [adaptive, scale, _clipped(rows), moments]
 
 
 def _clipped(rows: RowList) -> Table:
-    """Return how often clipping alone sets the length of a step, of each method and its rescaled twin."""
+    """Return how often clipping alone sets the length of a step, of each method and its rescaled
+    twin.
+    """
     lines = {}
     for label, places in comparisons.rescaled().items():
         pairs = both_done(rows, *places)
         norms = np.array([[row["curves"]["grad_norm"] for row in pair] for pair in pairs], float)
         above = norms > UpdateSettings.max_grad_norm  # [seeds, 2, steps]
-        lines[label] = [f"{s:.0%}" for s in (above[:, 1].mean(), above[:, 0].mean(), above.all(1).mean())]
+        lines[label] = [
+            f"{s:.0%}" for s in (above[:, 1].mean(), above[:, 0].mean(), above.all(1).mean())
+        ]
     return table("clipped", {"concentrated": lines})
 
 
@@ -166,13 +223,22 @@ def _tags(rows: RowList) -> list[Table]:
     lines = {}
     for name in tagged_methods():
         runs = select(rows, "tags", "tags", name)
-        scores = ([metric(row) for row in runs.values()] for metric in (middle, final, area, trained))
-        lines[name] = [f"{next(iter(runs.values()))['lr']:g}", str(len(runs)), *map(interval, scores)]
+        scores = (
+            [metric(row) for row in runs.values()] for metric in (middle, final, area, trained)
+        )
+        lines[name] = [
+            f"{next(iter(runs.values()))['lr']:g}",
+            str(len(runs)),
+            *map(interval, scores),
+        ]
     decomposed = _differences(rows, "Decomposed less plain", {"tags": comparisons.decomposed()})
     title = "Not registered: normalising methods and REINFORCE in Table 2 in miniature"
-    explored = _differences(rows, title, {"tags": comparisons.explored()}, METRICS | {"reward": trained})
+    explored = _differences(
+        rows, title, {"tags": comparisons.explored()}, METRICS | {"reward": trained}
+    )
     explored.notes.append(
-        "Chosen after the means of the registered rows were seen; REINFORCE was run then. Reward: as above."
+        "Chosen after the means of the registered rows were seen; REINFORCE was run then. Reward: "
+        "as above."
     )
     return [table("tags", {"tags": lines}), decomposed, explored]
 
@@ -181,31 +247,49 @@ def _tuning(rows: RowList) -> Table:
     blocks = {}
     for regime in (*REGIMES, "tags"):
         part, tuning = ("tags", "tags-tuning") if regime == "tags" else ("main", "tuning")
-        names = dict.fromkeys(row["method"] for row in rows if (row["part"], row["regime"]) == (tuning, regime))
-        blocks[regime] = {name: rate_cells(rows, (part, regime, name), tuning, RATES, digits=1) for name in names}
+        names = dict.fromkeys(
+            row["method"] for row in rows if (row["part"], row["regime"]) == (tuning, regime)
+        )
+        blocks[regime] = {
+            name: rate_cells(rows, (part, regime, name), tuning, RATES, digits=1) for name in names
+        }
     return table("tuning", blocks, columns=[f"{lr:g}" for lr in RATES])
 
 
-def rate_cells(rows: RowList, place: Place, tuning: str, rates: Sequence[float], digits: int) -> list[str]:
-    """Return the mean areas of a method at all `rates` in the part `tuning`. The rate of its place is in bold."""
+def rate_cells(
+    rows: RowList, place: Place, tuning: str, rates: Sequence[float], digits: int
+) -> list[str]:
+    """Return the mean areas of a method at all `rates` in the part `tuning`. The rate of its
+    place is in bold.
+    """
     _, *method = place
-    tried = [row for row in rows if [row["part"], row["regime"], row["method"]] == [tuning, *method]]
+    tried = [
+        row for row in rows if [row["part"], row["regime"], row["method"]] == [tuning, *method]
+    ]
     taken = {row["lr"] for row in select(rows, *place).values()}
     cells = []
     for lr in rates:
         areas = [area(row) for row in tried if row["lr"] == lr]
-        cells.append(("*" if lr in taken else "") + (f"{100 * np.mean(areas):.{digits}f}" if areas else MISSING))
+        cells.append(
+            ("*" if lr in taken else "")
+            + (f"{100 * np.mean(areas):.{digits}f}" if areas else MISSING)
+        )
     return cells
 
 
 def _noise(noise: Noise) -> Table:
-    """Return signal and noise of all methods. Noise is compared where a density, which integrates to one, sets the
-    scale."""
+    """Return signal and noise of all methods. Noise is compared where a density, which integrates
+    to one, sets the scale.
+    """
     blocks = {}
     for checkpoint, result in noise.items():
         lines, has_fit = {}, result["methods"]["reinforce"]["theorem"] is not None
         for name, row in result["methods"].items():
-            cells = [with_error(*row["ratio"]), with_error(*row["bnpo_less"], "+"), f"{row['cosine']:.3f}"]
+            cells = [
+                with_error(*row["ratio"]),
+                with_error(*row["bnpo_less"], "+"),
+                f"{row['cosine']:.3f}",
+            ]
             if has_fit and (name in ("reinforce", "bnpo") or name.startswith("beta")):
                 predicted = "∞" if row["theorem"] is None else f"{row['theorem']:.3f}"
                 cells += [with_error(*row["noise_ratio"]), predicted]

@@ -1,4 +1,6 @@
-"""docs/study/results-2.md and its figure, from the rows of the second study, and tables-2.md beside them."""
+"""docs/study/results-2.md and its figure, from the rows of the second study, and tables-2.md
+beside them.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,8 +29,12 @@ FALL = 0.1
 """A run that falls by more than this share of answers has fallen off the cliff."""
 
 
-def write_results_2(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "tables-2.md") -> None:
-    """Write results-2.md and its figure in figures/ in the folder `pages`, and the file `tables`."""
+def write_results_2(
+    rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "tables-2.md"
+) -> None:
+    """Write results-2.md and its figure in figures/ in the folder `pages`, and the file
+    `tables`.
+    """
     folder = pages / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     draw_cliff(rows).savefig(folder / "cliff.png", metadata={"Software": None})
@@ -64,14 +70,21 @@ def fall(row: Mapping) -> float:
 def _cliff(rows: RowList) -> Table:
     places = [("cliff", f"{name} {clip}") for clip in CLIPS for name in CLIFF_METHODS]
     places += [("cliff-controls", name) for name in design.CLIFF_CONTROLS]
-    cells = {method: _cliff_cells(list(select(rows, part, CLIFF, method).values())) for part, method in places}
+    cells = {
+        method: _cliff_cells(list(select(rows, part, CLIFF, method).values()))
+        for part, method in places
+    }
     return table("cliff_2", {"method": cells})
 
 
 def _cliff_cells(runs: Sequence[Mapping]) -> list[str]:
     ends, falls = [final(row) for row in runs], [fall(row) for row in runs]
     early = np.mean([height(row, 6) for row in runs])
-    norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in runs if "grad_norm" in row["curves"]]
+    norms = [
+        np.array(row["curves"]["grad_norm"], dtype=float)
+        for row in runs
+        if "grad_norm" in row["curves"]
+    ]
     return [
         str(len(runs)),
         f"{100 * early:.1f}",
@@ -84,14 +97,20 @@ def _cliff_cells(runs: Sequence[Mapping]) -> list[str]:
 
 
 def _differences(rows: RowList, family: Family) -> Table:
-    """Return the registered differences of a family, with the null and the positive control below."""
-    lines = {label: _cells(one) for label, one in compare(rows, family.pairs(), family.metric).items()}
+    """Return the registered differences of a family, with the null and the positive control
+    below.
+    """
+    lines = {
+        label: _cells(one) for label, one in compare(rows, family.pairs(), family.metric).items()
+    }
     checks: Pairs = {"null": family.null, "positive control": family.control}
     for label, pair in checks.items():
         lines[label] = _cells(compare(rows, {label: pair}, family.metric)[label])
         lines[label][3] = MISSING
     metric = "pass@1 at the end" if family is CLIFF_FAMILY else "area"
-    return table("differences_2", {family.part: lines}, f"Registered differences: {family.part}, {metric}")
+    return table(
+        "differences_2", {family.part: lines}, f"Registered differences: {family.part}, {metric}"
+    )
 
 
 def _cells(one: Compared) -> list[str]:
@@ -103,10 +122,18 @@ def _cells(one: Compared) -> list[str]:
 
 def _explored(rows: RowList) -> Table:
     """Return differences without a verdict: not registered, or registered as secondary."""
-    cliff, grpo = CLIFF_FAMILY.pairs(), verdict_2.flat(verdict_2.lines_of(verdict_2.clip_pairs, ("grpo", "reinforce")))
-    prior = verdict_2.flat(verdict_2.lines_of(verdict_2.regime_pairs, ("eb", "shrinkage"), ("rloo", "bnpo")))
+    cliff, grpo = (
+        CLIFF_FAMILY.pairs(),
+        verdict_2.flat(verdict_2.lines_of(verdict_2.clip_pairs, ("grpo", "reinforce"))),
+    )
+    prior = verdict_2.flat(
+        verdict_2.lines_of(verdict_2.regime_pairs, ("eb", "shrinkage"), ("rloo", "bnpo"))
+    )
     same_rate: Pairs = {
-        f"{NAMES[name]} less RLOO, spread": (("prior", "spread", name), (design.SAME_RATE, "spread", "rloo"))
+        f"{NAMES[name]} less RLOO, spread": (
+            ("prior", "spread", name),
+            (design.SAME_RATE, "spread", "rloo"),
+        )
         for name in PRIOR_METHODS
         if name != "rloo"
     }
@@ -114,7 +141,9 @@ def _explored(rows: RowList) -> Table:
     blocks = {
         "cliff, at the end": compare(rows, grpo, final),
         f"cliff, at the end, without seed {OTHER_COMMIT_SEED}": compare(one_commit, cliff, final),
-        "cliff, end less step 6": compare(rows, {**cliff, **grpo}, lambda row: final(row) - height(row, 6)),
+        "cliff, end less step 6": compare(
+            rows, {**cliff, **grpo}, lambda row: final(row) - height(row, 6)
+        ),
         "prior, area": compare(rows, prior, area),
         "prior, at the end": compare(rows, {**PRIOR_FAMILY.pairs(), **prior}, final),
         "prior, area, RLOO at the others' rate": compare(rows, same_rate, area),
@@ -123,19 +152,30 @@ def _explored(rows: RowList) -> Table:
     lines = {}
     for block, found in blocks.items():
         differences = {label: one.difference for label, one in found.items()}
-        lines[block] = {label: [str(d.seeds), in_points(d), f"{100 * d.sd:.2f}"] for label, d in differences.items()}
+        lines[block] = {
+            label: [str(d.seeds), in_points(d), f"{100 * d.sd:.2f}"]
+            for label, d in differences.items()
+        }
     return table("explored_2", lines)
 
 
 def _prior(rows: RowList) -> Table:
-    places = [("prior", name) for name in PRIOR_METHODS] + [("prior-controls", name) for name in design.PRIOR_CONTROLS]
+    places = [("prior", name) for name in PRIOR_METHODS] + [
+        ("prior-controls", name) for name in design.PRIOR_CONTROLS
+    ]
     blocks = {}
     for regime in REGIMES:
         lines = {}
         for part, method in places:
-            if runs := list(select(rows, part, regime, method).values()):  # the controls have one regime
+            # The controls have one regime
+            if runs := list(select(rows, part, regime, method).values()):
                 areas, ends = [area(row) for row in runs], [final(row) for row in runs]
-                lines[method] = [f"{runs[0]['lr']:g}", str(len(runs)), interval(areas), interval(ends)]
+                lines[method] = [
+                    f"{runs[0]['lr']:g}",
+                    str(len(runs)),
+                    interval(areas),
+                    interval(ends),
+                ]
         blocks[regime] = lines
     return table("prior_2", blocks)
 
@@ -144,13 +184,18 @@ def _tuning(rows: RowList) -> Table:
     blocks = {}
     for regime in REGIMES:
         places = {name: ("prior", regime, name) for name in PRIOR_METHODS}
-        cells = {name: rate_cells(rows, place, "prior-tuning", PRIOR_RATES, digits=2) for name, place in places.items()}
+        cells = {
+            name: rate_cells(rows, place, "prior-tuning", PRIOR_RATES, digits=2)
+            for name, place in places.items()
+        }
         blocks[regime] = cells
     return table("tuning_2", blocks, columns=[f"{lr:g}" for lr in PRIOR_RATES])
 
 
 def draw_cliff(rows: RowList) -> Figure:
-    """Draw pass@1 by step on the cliff: the mean over seeds with its 95 % t interval, a panel for each clipping."""
+    """Draw pass@1 by step on the cliff: the mean over seeds with its 95 % t interval, a panel
+    for each clipping.
+    """
     steps = EVALUATED[CLIFF]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
@@ -160,7 +205,8 @@ def draw_cliff(rows: RowList) -> Figure:
                 points = [t_interval([height(row, step) for row in runs]) for step in steps]
                 mean, half = 100 * np.array(points).T
                 axes.errorbar(
-                    np.array(steps) + 0.25 * (index - 1),  # side by side, so that intervals do not hide each other
+                    # Side by side, so that intervals do not hide each other
+                    np.array(steps) + 0.25 * (index - 1),
                     mean,
                     yerr=half,
                     label=name,
@@ -170,5 +216,9 @@ def draw_cliff(rows: RowList) -> Figure:
                 )
             axes.set(xlabel="step", title=clip, xticks=steps)
         figure.axes[0].set_ylabel("held-out pass@1, percent")
-        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(CLIFF_METHODS))
+        figure.legend(
+            *figure.axes[0].get_legend_handles_labels(),
+            loc="outside upper center",
+            ncols=len(CLIFF_METHODS),
+        )
         return figure

@@ -1,4 +1,6 @@
-"""The rows of the study, one for each finished run: what the reports take from them, and how to train them again."""
+"""The rows of the study, one for each finished run: what the reports take from them, and how to
+train them again.
+"""
 
 import os
 import subprocess
@@ -28,21 +30,29 @@ CURVES = {
     "alpha": "beta/alpha",
     "beta": "beta/beta",
 }
-"""What is kept of every step, by its name in metrics.jsonl; the last four only where there is one fit, BNPO's."""
+"""What is kept of every step, by its name in metrics.jsonl; the last four only where there is
+one fit, BNPO's."""
 DIGITS = 6
 RowList = Sequence[Mapping]
-"""Rows: of a run its name, part, regime, method, lr, seed and commit, its `result_of`, and medians of seconds."""
+"""Rows: of a run its name, part, regime, method, lr, seed and commit, its `result_of`, and
+medians of seconds."""
 
 
 def result_of(folder: Path) -> dict:
-    """Return what a row says of the run in `folder`: why it ended, `curves` by step, and accuracies by step."""
+    """Return what a row says of the run in `folder`: why it ended, `curves` by step, and
+    accuracies by step.
+    """
     lines = whole_json_lines(folder / "metrics.jsonl")
     steps = [line for line in lines if line["step"]]
     curves = {}
     for name, metric in CURVES.items():
         if steps and all(metric in step for step in steps):
-            curves[name] = [None if step[metric] is None else _short(step[metric]) for step in steps]
-    evals = {str(line["step"]): _short(line["eval/average"]) for line in lines if "eval/average" in line}
+            curves[name] = [
+                None if step[metric] is None else _short(step[metric]) for step in steps
+            ]
+    evals = {
+        str(line["step"]): _short(line["eval/average"]) for line in lines if "eval/average" in line
+    }
     return {"ended": why_ended(folder), "curves": curves, "evals": evals}
 
 
@@ -76,14 +86,18 @@ def trained(row: Mapping) -> float:
 
 
 def area(row: Mapping) -> float:
-    """Return the mean height of the curve of pass@1 from the first step to the last (trapezoids)."""
+    """Return the mean height of the curve of pass@1 from the first step to the last
+    (trapezoids).
+    """
     curve = heights(row)
     return float(np.trapezoid(curve) / (len(curve) - 1))
 
 
 def select(rows: RowList, *place: str) -> dict[int, Mapping]:
     """Return the rows of one method (part, regime, name) by seed."""
-    return {row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == place}
+    return {
+        row["seed"]: row for row in rows if (row["part"], row["regime"], row["method"]) == place
+    }
 
 
 def both_done(rows: RowList, first: Place, second: Place) -> list[tuple[Mapping, Mapping]]:
@@ -99,7 +113,9 @@ def train_again(row: Mapping, folder: Path, steps: int | None = None) -> dict:
     flags = command(row, steps)
     # One thread, as in the study: the number of threads changes the last bits.
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    subprocess.run([*launcher, *flags, "--output-dir", str(folder)], cwd=ROOT, env=environment, check=False)
+    subprocess.run(
+        [*launcher, *flags, "--output-dir", str(folder)], cwd=ROOT, env=environment, check=False
+    )
     return result_of(folder)
 
 
@@ -108,6 +124,7 @@ def compare_with(row: Mapping, result: Mapping) -> str:
     same = [name for name, values in row["curves"].items() if result["curves"].get(name) == values]
     (step, recorded), found = list(row["evals"].items())[-1], result["evals"]
     return (
-        f"{row['name']}: {result['ended']} (recorded: {row['ended']}), {len(same)} of {len(row['curves'])} curves are "
-        f"equal, pass@1 after step {step} is {found.get(step, float('nan')):g} (recorded: {recorded:g})"
+        f"{row['name']}: {result['ended']} (recorded: {row['ended']}), {len(same)} of "
+        f"{len(row['curves'])} curves are equal, pass@1 after step {step} is "
+        f"{found.get(step, float('nan')):g} (recorded: {recorded:g})"
     )

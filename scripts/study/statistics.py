@@ -1,4 +1,6 @@
-"""The statistics of the study: differences paired by seed, with t intervals and exact tests (plan.md)."""
+"""The statistics of the study: differences paired by seed, with t intervals and exact tests
+(plan.md).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +14,10 @@ POWER = 0.8
 
 @dataclass(frozen=True)
 class Paired:
-    """A mean difference over seeds with its 95 % t interval, the p-value of the exact sign-flip test, the share of
-    seeds on which the first is better (ties count half), the number of seeds, and the standard deviation over them."""
+    """A mean difference over seeds with its 95 % t interval, the p-value of the exact sign-flip
+    test, the share of seeds on which the first is better (ties count half), the number of seeds,
+    and the standard deviation over them.
+    """
 
     mean: float
     low: float
@@ -27,7 +31,8 @@ class Paired:
 def paired(differences: np.ndarray) -> Paired:
     """What `differences` [seeds], of the first less the second, say.
 
-    Differences that are all the same leave no doubt about their size; the p-value is still that of so many signs.
+    Differences that are all the same leave no doubt about their size; the p-value is still that of
+    so many signs.
 
     >>> difference = paired(np.array([1, 2, 3, 4]))
     >>> difference.mean, round(difference.low, 3), round(difference.high, 3), difference.p
@@ -37,11 +42,14 @@ def paired(differences: np.ndarray) -> Paired:
     units = _units(differences)
     wins = float(((units > 0) + 0.5 * (units == 0)).mean())
     sd = float(np.std(differences, ddof=1))
-    return Paired(mean, mean - half, mean + half, sign_flip(differences), wins, len(differences), sd)
+    return Paired(
+        mean, mean - half, mean + half, sign_flip(differences), wins, len(differences), sd
+    )
 
 
 def sign_flip(differences: np.ndarray) -> float:
-    """The exact two-sided p-value of a mean of 0: the share of all choices of signs whose mean is as far from 0.
+    """The exact two-sided p-value of a mean of 0: the share of all choices of signs whose mean is
+    as far from 0.
 
     >>> sign_flip(np.array([1.0, 2, 3, 4]))
     0.125
@@ -50,11 +58,14 @@ def sign_flip(differences: np.ndarray) -> float:
     middle = len(units) // 2  # 2^40 choices of signs are pairs of 2^20 and 2^20
     first, second = _signed_sums(units[:middle]), np.sort(_signed_sums(units[middle:]))
     too_small = np.searchsorted(second, abs(units.sum()) - first)
-    return min(1.0, float(2 * (len(second) - too_small).sum() / 2 ** len(units)))  # the distribution is symmetric
+    # The distribution is symmetric
+    return min(1.0, float(2 * (len(second) - too_small).sum() / 2 ** len(units)))
 
 
 def _units(differences: np.ndarray) -> np.ndarray:
-    """Return differences in whole units of 1e-9: in floats, areas and sums that tie differ in their last digits."""
+    """Return differences in whole units of 1e-9: in floats, areas and sums that tie differ in
+    their last digits.
+    """
     return np.rint(differences / 1e-9).astype(np.int64)
 
 
@@ -67,7 +78,8 @@ def _signed_sums(units: np.ndarray) -> np.ndarray:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order given: the error rate over all of them together is kept.
+    """Holm's adjusted p-values, in the order given: the error rate over all of them together is
+    kept.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -1,4 +1,6 @@
-"""Tables and pages of the reports: the words from tables.toml around the cells, and numbers as cells."""
+"""Tables and pages of the reports: the words from tables.toml around the cells, and numbers as
+cells.
+"""
 
 import tomllib
 from collections.abc import Sequence
@@ -18,8 +20,12 @@ Blocks = dict[str, dict[str, list[str]]]
 """Cells by block and label of the line."""
 
 
-def table(name: str, blocks: Blocks, title: str = "", columns: Sequence[str] = (), **values: object) -> Table:
-    """Return a table with the words that tables.toml has for `name`, and `values` in place of the words in braces."""
+def table(
+    name: str, blocks: Blocks, title: str = "", columns: Sequence[str] = (), **values: object
+) -> Table:
+    """Return a table with the words that tables.toml has for `name`, and `values` in place of
+    the words in braces.
+    """
     words = WORDS[name]
     notes = [note.format(**values) for note in words["notes"]]
     return Table(title or words["title"], list(columns or words["columns"]), blocks, notes)
@@ -35,7 +41,10 @@ def runs_line(rows: RowList) -> str:
     """Return how many runs there are, at which commits, and which of them failed."""
     commits = sorted({row["commit"] for row in rows})
     failed = [f"{row['name']} ({row['ended']})" for row in rows if row["ended"] != "done"]
-    return f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: {', '.join(failed) or 'none'}."
+    return (
+        f"{len(rows)} runs, at the commits {', '.join(commits)}. Failed: "
+        f"{', '.join(failed) or 'none'}."
+    )
 
 
 def interval(values: Sequence[float]) -> str:
@@ -46,7 +55,10 @@ def interval(values: Sequence[float]) -> str:
 
 def in_points(difference: Paired) -> str:
     """Return a mean and its interval in points."""
-    return f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
+    return (
+        f"{100 * difference.mean:+.2f} ({100 * difference.low:+.2f} to "
+        f"{100 * difference.high:+.2f})"
+    )
 
 
 def with_error(value: float, error: float, sign: str = "") -> str:

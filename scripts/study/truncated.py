@@ -1,4 +1,6 @@
-"""The result of the experiment about truncated sampling: collapses and final accuracies, BNPO against GRPO."""
+"""The result of the experiment about truncated sampling: collapses and final accuracies, BNPO
+against GRPO.
+"""
 
 from collections.abc import Sequence
 
@@ -10,28 +12,37 @@ from study.rows import RESULTS, RowList
 from study.statistics import paired
 
 ROWS_3 = RESULTS / "rows-3.jsonl"
-"""The rows of the experiment: name, arm, algo, seed, commit, why the run ended, pass@1 by step, and curves."""
+"""The rows of the experiment: name, arm, algo, seed, commit, why the run ended, pass@1 by step,
+and curves."""
 PAGE = ROOT / "docs" / "study" / "truncated-sampling.md"
 ARMS = {
     "full": "none",
     "biased": "`--top-k 3 --no-top-k-in-learner`",
     "truncated": "`--top-k 3`",
 }
-HEAD = "| truncation | seeds | BNPO collapses | GRPO collapses | p | BNPO | GRPO | BNPO less GRPO | p |"
+HEAD = (
+    "| truncation | seeds | BNPO collapses | GRPO collapses | p | BNPO | GRPO | BNPO less GRPO | p "
+    "|"
+)
 PLACE = "\n## Result\n"
 
 
 def collapses(evals: Sequence[float]) -> bool:
-    """Return whether the last pass@1 is below half of the best one of the run, its start included."""
+    """Return whether the last pass@1 is below half of the best one of the run, its start
+    included.
+    """
     return evals[-1] < max(evals) / 2
 
 
 def table(rows: RowList) -> str:
-    """Return a line per arm: number of collapses with Fisher's exact test, and the final pass@1 paired by seed."""
+    """Return a line per arm: number of collapses with Fisher's exact test, and the final pass@1
+    paired by seed.
+    """
     lines = [HEAD, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]
     for arm, flags in ARMS.items():
         ours, theirs = (
-            {row["seed"]: row for row in rows if row["name"].startswith(f"{arm}-{algo}-")} for algo in ("bnpo", "grpo")
+            {row["seed"]: row for row in rows if row["name"].startswith(f"{arm}-{algo}-")}
+            for algo in ("bnpo", "grpo")
         )
         seeds = sorted(ours.keys() & theirs.keys())
         evals = [
@@ -43,7 +54,10 @@ def table(rows: RowList) -> str:
         less = paired(final[0] - final[1])
         means = " | ".join(f"{values.mean():.1f} ± {values.std(ddof=1):.1f}" for values in final)
         difference = f"{less.mean:+.1f} ({less.low:+.1f} to {less.high:+.1f}) | {less.p:.2f}"
-        lines.append(f"| {flags} | {len(seeds)} | {fallen[0]} | {fallen[1]} | {p:.2f} | {means} | {difference} |")
+        lines.append(
+            f"| {flags} | {len(seeds)} | {fallen[0]} | {fallen[1]} | {p:.2f} | {means} | "
+            f"{difference} |"
+        )
     return "\n".join(lines)
 
 

@@ -68,4 +68,7 @@ def _nulls(rows: RowList) -> list[str]:
     pairs = [pair for places in nulls().values() for pair in both_done(rows, *places)]
     same = sum(first["evals"] == second["evals"] for first, second in pairs)
     details = _place_names(differ) if differ else f"least adjusted {', '.join(cells)}"
-    return ["no" if differ else "yes", f"{details}; {same} of {len(pairs)} pairs of runs have the same curve"]
+    return [
+        "no" if differ else "yes",
+        f"{details}; {same} of {len(pairs)} pairs of runs have the same curve",
+    ]

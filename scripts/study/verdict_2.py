@@ -21,7 +21,9 @@ NULL_P = 0.025
 
 @dataclass(frozen=True)
 class Family:
-    """Comparisons that share Holm's correction, with the checks of their part. `bound` is a share of answers."""
+    """Comparisons that share Holm's correction, with the checks of their part. `bound` is a
+    share of answers.
+    """
 
     part: str
     metric: Callable[[Mapping], float]
@@ -36,17 +38,24 @@ class Family:
 
 def lines_of(pairs_of: Callable[[str, str], Pairs], *methods: tuple[str, str]) -> dict[str, Pairs]:
     """Return the pairs of places of two methods each, by line."""
-    return {f"{NAMES[first]} less {NAMES[second]}": pairs_of(first, second) for first, second in methods}
+    return {
+        f"{NAMES[first]} less {NAMES[second]}": pairs_of(first, second) for first, second in methods
+    }
 
 
 def flat(lines: Mapping[str, Pairs]) -> Pairs:
     """Return all comparisons by line and place."""
-    return {f"{line}, {place}": pair for line, places in lines.items() for place, pair in places.items()}
+    return {
+        f"{line}, {place}": pair for line, places in lines.items() for place, pair in places.items()
+    }
 
 
 def clip_pairs(first: str, second: str) -> Pairs:
     """Return the places of two methods on the cliff, by clipping."""
-    return {clip: (("cliff", CLIFF, f"{first} {clip}"), ("cliff", CLIFF, f"{second} {clip}")) for clip in CLIPS}
+    return {
+        clip: (("cliff", CLIFF, f"{first} {clip}"), ("cliff", CLIFF, f"{second} {clip}"))
+        for clip in CLIPS
+    }
 
 
 def regime_pairs(first: str, second: str) -> Pairs:
@@ -65,7 +74,9 @@ CLIFF_FAMILY = Family(
 PRIOR_FAMILY = Family(
     part="prior",
     metric=area,
-    lines=lines_of(regime_pairs, ("eb", "rloo"), ("eb", "bnpo"), ("shrinkage", "rloo"), ("curverl", "rloo")),
+    lines=lines_of(
+        regime_pairs, ("eb", "rloo"), ("eb", "bnpo"), ("shrinkage", "rloo"), ("curverl", "rloo")
+    ),
     bound=0.01,
     null=(("prior", "rare", "rloo"), ("prior-controls", "rare", "reinforce")),
     control=(("prior", "rare", "rloo"), ("prior-controls", "rare", "maxrl")),
@@ -79,7 +90,9 @@ def check(rows: RowList, family: Family, places: tuple[Place, Place]) -> Paired:
 
 
 def judge(found: Sequence[Compared], bound: float) -> str:
-    """Return the verdict on one line by the table of plan-2.md, from its comparisons in all places."""
+    """Return the verdict on one line by the table of plan-2.md, from its comparisons in all
+    places.
+    """
     signs = {compared.sign for compared in found}
     if signs >= {1, -1}:
         return "mixed"
@@ -87,9 +100,13 @@ def judge(found: Sequence[Compared], bound: float) -> str:
         return "better"
     if -1 in signs:
         return "worse"
-    if all(-bound < compared.difference.low and compared.difference.high < bound for compared in found):
+    if all(
+        -bound < compared.difference.low and compared.difference.high < bound for compared in found
+    ):
         return "equal"
-    return "not better" if all(compared.difference.high < bound for compared in found) else "undecided"
+    return (
+        "not better" if all(compared.difference.high < bound for compared in found) else "undecided"
+    )
 
 
 def judge_lines(rows: RowList, family: Family) -> dict[str, list[str]]:
@@ -129,7 +146,10 @@ def judge_claims(verdicts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
             verdict = "for"
         elif "worse" in against or all(one in NO_GAIN for one in against):
             verdict = "against"
-        claims[claim] = [verdict, "; ".join(f"{name}: {one}" for name, one in zip(names, found, strict=True))]
+        claims[claim] = [
+            verdict,
+            "; ".join(f"{name}: {one}" for name, one in zip(names, found, strict=True)),
+        ]
     return claims
 
 
@@ -146,6 +166,8 @@ def judge_checks(rows: RowList) -> dict[str, list[str]]:
 
 def verdict_table(rows: RowList) -> Table:
     """Return the registered claims, lines and checks with their verdicts."""
-    lines = {line: cells for family in FAMILIES for line, cells in judge_lines(rows, family).items()}
+    lines = {
+        line: cells for family in FAMILIES for line, cells in judge_lines(rows, family).items()
+    }
     blocks = {"claim": judge_claims(lines), "comparison": lines, "check": judge_checks(rows)}
     return table("verdicts_2", blocks)

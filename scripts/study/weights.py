@@ -32,13 +32,16 @@ OUTLYING = {
 
 def base_accuracies(regime: str) -> np.ndarray:
     """Shares [n] of right answers of the base model to the training questions of a regime."""
-    lines = (ROOT / "data" / "study" / f"{regime}-train.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (ROOT / "data" / "study" / f"{regime}-train.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     return np.array([json.loads(line)["accuracy"] for line in lines])
 
 
 def base_weights(regime: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """By method, accuracies that occur strictly between 0 and 1 and the weights w(p) there when all training questions
-    of the regime are one batch, scaled to advantages of root mean square 1."""
+    """By method, accuracies that occur strictly between 0 and 1 and the weights w(p) there when all
+    training questions of the regime are one batch, scaled to advantages of root mean square 1.
+    """
     right = np.round(base_accuracies(regime) * SAMPLED)
     rewards = (np.arange(SAMPLED) < right[:, None]).astype(float)  # [n, m], the right answers first
     p, first = np.unique(right / SAMPLED, return_index=True)
@@ -58,10 +61,11 @@ def cosines(
     batches: int,
     quantile: float = 0.5,
 ) -> dict[str, float]:
-    """Medians, or another quantile, over batches of the cosine between the advantages of each method and BNPO's.
+    """Medians, or another quantile, over batches of the cosine between the advantages of each
+    method and BNPO's.
 
-    `draw` gives the accuracies [n] of a batch's questions, whose answers are drawn from them; they are taken as equally
-    long. Batches in which no question tells answers apart are left out.
+    `draw` gives the accuracies [n] of a batch's questions, whose answers are drawn from them; they
+    are taken as equally long. Batches in which no question tells answers apart are left out.
     """
     rng = np.random.default_rng(0)
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -77,7 +81,9 @@ def cosines(
 
 
 def likeness_tables() -> list[Table]:
-    """How alike BNPO's advantages are to others' in the study's regimes, and to REINFORCE's anywhere."""
+    """How alike BNPO's advantages are to others' in the study's regimes, and to REINFORCE's
+    anywhere.
+    """
     lines = {}
     for regime in REGIMES:
         accuracies = base_accuracies(regime)
@@ -85,17 +91,25 @@ def likeness_tables() -> list[Table]:
         found = cosines(draw, ANSWERS, COMPARED, batches=300)
         lines[regime] = [f"{found[name]:.3f}" for name in COMPARED]
     likeness = table("likeness", {"regime": lines}, columns=COMPARED)
-    lines = {f"{questions} x {answers}": _least_cosines(questions, answers) for questions, answers in BATCHES}
+    lines = {
+        f"{questions} x {answers}": _least_cosines(questions, answers)
+        for questions, answers in BATCHES
+    }
     columns = [f"a + b = {concentration}" for concentration in CONCENTRATIONS]
     further = []
     for name, (accuracies, counts, answers) in OUTLYING.items():
         batch = np.repeat(accuracies, counts)
-        cosine = cosines(lambda _, batch=batch: batch, answers, ("reinforce",), batches=50)["reinforce"]
+        cosine = cosines(lambda _, batch=batch: batch, answers, ("reinforce",), batches=50)[
+            "reinforce"
+        ]
         further.append(f"{name}: {cosine:.2f}")
     draw = partial(np.random.Generator.beta, a=15, b=15, size=32)
     low = cosines(draw, 16, ("reinforce",), batches=1000, quantile=0.05)["reinforce"]
     values = {"low": low, "outlying": "; ".join(further)}
-    return [likeness, table("least_likeness", {"questions x answers": lines}, columns=columns, **values)]
+    return [
+        likeness,
+        table("least_likeness", {"questions x answers": lines}, columns=columns, **values),
+    ]
 
 
 def _least_cosines(questions: int, answers: int) -> list[str]:

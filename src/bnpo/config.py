@@ -1,4 +1,6 @@
-"""The configuration of a training run: its settings, presets and command line, and the checks that need no model."""
+"""The configuration of a training run: its settings, presets and command line, and the checks
+that need no model.
+"""
 
 import argparse
 import json
@@ -24,9 +26,12 @@ T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
-TEMPERATURES = (0.01, 2.0)  # of vLLM, which uses the lowest for values below it. Evaluations may also use 0.
+# Of vLLM, which uses the lowest for values below it. Evaluations may also use 0.
+TEMPERATURES = (0.01, 2.0)
 Decay = Annotated[float, Field(ge=0, lt=1)]
-Aggregation = Literal["seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+Aggregation = Literal[
+    "seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
 
 COMMA_SEPARATED = PrimitiveConstructorSpec(
     nargs=1,
@@ -44,21 +49,25 @@ class DataSettings:
     model: str = "Qwen/Qwen2.5-Math-1.5B"
     """Model to start from: a folder or a name on the Hugging Face hub."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
-    """Training problems: files (.jsonl, .json, .csv, .parquet), hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in:
-    `arithmetic` or `word-problems`. Several sources are joined. docs/data.md has all forms."""
+    """Training problems: files (.jsonl, .json, .csv, .parquet),
+    hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in: `arithmetic` or `word-problems`. Several
+    sources are joined. docs/data.md has all forms."""
     template: str = "chat"
-    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for think and answer
-    tags. Or the path of a Jinja file."""
+    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for
+    think and answer tags. Or the path of a Jinja file."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. '' is an empty one. The default is the template's."""
+    """System prompt, as text or as the path of a text file. '' is an empty one. The default is
+    the template's."""
     thinking: Literal["on", "off"] | None = None
-    """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the template's own."""
+    """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the
+    template's own."""
     rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
-    """Rewards: `accuracy` (the final answer is right, by --grader), `format` (think and answer tags, each once),
-    `last_number` (the last number is right, whatever --grader says), or your own: path/to/file.py:function."""
+    """Rewards: `accuracy` (the final answer is right, by --grader), `format` (think and answer
+    tags, each once), `last_number` (the last number is right, whatever --grader says), or your
+    own: path/to/file.py:function."""
     grader: Literal["default", "paper", "last_number"] = "default"
-    """How accuracy is judged: by this project's rule, by the paper's code (which then also judges `format`), or by the
-    last number of a text, for models that write no boxes."""
+    """How accuracy is judged: by this project's rule, by the paper's code (which then also judges
+    `format`), or by the last number of a text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]."""
 
@@ -72,9 +81,9 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw n more, at most
-    this many times. The learner takes n of all questions drawn, first those with unequal rewards. BNPO's fit uses
-    all."""
+    """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw
+    n more, at most this many times. The learner takes n of all questions drawn, first those with
+    unequal rewards. BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -94,9 +103,11 @@ class SamplingSettings:
     top_k: Positive[int | None] = None
     """Draw every token from the K most likely ones only."""
     top_k_in_learner: bool = True
-    """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient is biased."""
+    """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient
+    is biased."""
     max_prompt_tokens: Positive[int] = 1024
-    """Longest prompt in tokens, template included. Longer questions are left out, and their number is printed."""
+    """Longest prompt in tokens, template included. Longer questions are left out, and their
+    number is printed."""
     max_answer_tokens: Positive[int] = 3072
     """Longest answer in tokens. Longer answers are cut off."""
     seed: NotNegative[int] = 0
@@ -113,10 +124,11 @@ class UpdateSettings:
     """Loss and optimizer."""
 
     lr: Positive[float | None] = 1e-6
-    """Learning rate of AdamW, constant after the warm-up. The default is 1e-6 in the paper's presets, 2e-5 in
-    smollm2 and 1e-4 in tiny, and ten times as much with --lora-rank."""
+    """Learning rate of AdamW, constant after the warm-up. The default is 1e-6 in the paper's
+    presets, 2e-5 in smollm2 and 1e-4 in tiny, and ten times as much with --lora-rank."""
     lora_rank: Positive[int | None] = None
-    """Train LoRA adapters of this rank on all linear layers but the head. The default is to train all weights."""
+    """Train LoRA adapters of this rank on all linear layers but the head. The default is to
+    train all weights."""
     lora_alpha: Positive[float | None] = None
     """LoRA adds alpha / rank * B A to a weight. The default is twice the rank."""
     warmup_steps: NotNegative[int] = 10
@@ -128,17 +140,19 @@ class UpdateSettings:
     max_grad_norm: Positive[float] = 1.0
     """Gradients with a larger norm are scaled down to it."""
     clip_low: Decay = 0.2
-    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all ratios are 1, and
-    this has no effect."""
+    """Probability ratios are clipped at 1 - clip_low. With one update per step (the default) all
+    ratios are 1, and this has no effect."""
     clip_high: NotNegative[float] = 0.2
     """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Multiply the loss of a token by min(p / p_sampler, cap), where p is the learner's probability before the step's
-    updates. This truncated importance sampling corrects for different rounding in sampler and learner."""
+    """Multiply the loss of a token by min(p / p_sampler, cap), where p is the learner's probability
+    before the step's updates. This truncated importance sampling corrects for different rounding
+    in sampler and learner."""
     max_bad_steps: Positive[int] = 3
-    """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm was not finite."""
+    """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm
+    was not finite."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +160,14 @@ class HardwareSettings:
     """Memory, speed and number format."""
 
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
-    """Number format of learner and sampler. With the 16-bit formats, the optimizer keeps fp32 master weights."""
+    """Number format of learner and sampler. With the 16-bit formats, the optimizer keeps fp32
+    master weights."""
     loss_scale: Positive[float] = 2.0**8
-    """With float16, a power of two by which the loss is multiplied. Lower it if updates are skipped."""
+    """With float16, a power of two by which the loss is multiplied. Lower it if updates are
+    skipped."""
     micro_batch_tokens: Positive[int] = 16384
-    """Tokens per forward and backward pass of a rank, at least one prompt with an answer. Lower it to save memory."""
+    """Tokens per forward and backward pass of a rank, at least one prompt with an answer. Lower
+    it to save memory."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
@@ -158,15 +175,17 @@ class HardwareSettings:
     offload_weights: bool = False
     """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1
-    """Ranks that share one sampler, each with a part of its weights. For models that are too large for one GPU."""
+    """Ranks that share one sampler, each with a part of its weights. For models that are too
+    large for one GPU."""
     gpu_memory: Share | None = None
-    """Share of GPU memory for the sampler. The default is what the learner leaves free, but no more than the answers of
-    a step can use."""
+    """Share of GPU memory for the sampler. The default is what the learner leaves free, but no more
+    than the answers of a step can use."""
     enforce_eager: bool = False
     """Run the sampler without CUDA graphs: starts faster, samples more slowly."""
     sync_tolerance: Positive[float | None] = None
-    """Stop if the mean difference between the log-probabilities of sampler and learner is larger than this. The
-    default is a multiple of the difference that rounding makes, measured at the start."""
+    """Stop if the mean difference between the log-probabilities of sampler and learner is larger
+    than this. The default is a multiple of the difference that rounding makes, measured at the
+    start."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +199,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
-    """Settings that --resume may change, such as lr,temperature. Those that alter no step, like --steps, are free."""
+    """Settings that --resume may change, such as lr,temperature. Those that alter no step, like
+    --steps, are free."""
     save_every: Positive[int] = 100
     """Steps between checkpoints. The last step always saves one."""
     keep: NotNegative[int] = 2
@@ -192,13 +212,16 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Evaluate every so many steps, before the first and after the last. 0: never. The best checkpoint is `best`."""
+    """Evaluate every so many steps, before the first and after the last. 0: never. The best
+    checkpoint is `best`."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
-    """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: only of skipped updates."""
+    """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: only of
+    skipped updates."""
     watch_questions: NotNegative[int] = 8
-    """Number of fixed training questions that are answered again every --rollouts-every steps. 0: none."""
+    """Number of fixed training questions that are answered again every --rollouts-every steps.
+    0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Weights & Biases; WANDB_PROJECT names the project. metrics.jsonl is written in any case."""
 
@@ -208,11 +231,13 @@ class Planning:
     """Dry run: print what a run would take, and start nothing."""
 
     dry_run: bool = False
-    """Check settings and data, and print disk space, prompts and, with --gpu, memory and hours. Start nothing."""
+    """Check settings and data, and print disk space, prompts and, with --gpu, memory and hours.
+    Start nothing."""
     gpus: Positive[int | None] = None
     """Number of GPUs to plan for, with --dry-run. The default is one."""
     gpu: str | None = None
-    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. An unknown name prints the list."""
+    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. An unknown name prints
+    the list."""
     answer_tokens: Positive[int] = 600
     """Mean tokens per answer that the estimated hours assume, with --dry-run."""
 
@@ -222,11 +247,12 @@ class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
     preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
-    """Sets the defaults of all other flags. `paper-*` are the paper's runs, `tiny` is a toy model, and `smollm2` is
-    SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU or --gpu, else tiny."""
+    """Sets the defaults of all other flags. `paper-*` are the paper's runs, `tiny` is a toy model,
+    and `smollm2` is SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU or
+    --gpu, else tiny."""
     config: Path | None = None
-    """config.json of an earlier run, whose settings become the defaults. --output-dir, --overwrite, --resume and
-    --allow-changes are not taken from it."""
+    """config.json of an earlier run, whose settings become the defaults. --output-dir, --overwrite,
+    --resume and --allow-changes are not taken from it."""
     method: Method = Method()
     data: DataSettings = DataSettings()
     columns: Columns = Columns()
@@ -241,12 +267,17 @@ class TrainConfig:
 
 PRESETS = {
     "paper-1.5b": TrainConfig(preset="paper-1.5b", data=DataSettings(grader="paper")),
-    "paper-7b": TrainConfig(preset="paper-7b", data=DataSettings(model="Qwen/Qwen2.5-Math-7B", grader="paper")),
+    "paper-7b": TrainConfig(
+        preset="paper-7b", data=DataSettings(model="Qwen/Qwen2.5-Math-7B", grader="paper")
+    ),
     "paper-format": TrainConfig(
         preset="paper-format",
         method=Method(decompose=True),
         data=DataSettings(
-            model="Qwen/Qwen2.5-1.5B-Instruct", template="think", rewards=("accuracy", "format"), grader="paper"
+            model="Qwen/Qwen2.5-1.5B-Instruct",
+            template="think",
+            rewards=("accuracy", "format"),
+            grader="paper",
         ),
         logging=LoggingSettings(eval_suite="quick-format"),
     ),
@@ -256,13 +287,20 @@ PRESETS = {
         batch=BatchSettings(steps=100),
         sampling=SamplingSettings(max_prompt_tokens=64, max_answer_tokens=128),
         update=UpdateSettings(lr=1e-4),
-        hardware=HardwareSettings(dtype="float32", micro_batch_tokens=2048, gradient_checkpointing=False),
+        hardware=HardwareSettings(
+            dtype="float32", micro_batch_tokens=2048, gradient_checkpointing=False
+        ),
         folder=FolderSettings(save_every=50),
         logging=LoggingSettings(eval_suite="arithmetic-quick", rollouts_every=10),
     ),
     "smollm2": TrainConfig(
         preset="smollm2",
-        data=DataSettings(model=str(SMOLLM2), train_data=("word-problems",), system_prompt="", grader="last_number"),
+        data=DataSettings(
+            model=str(SMOLLM2),
+            train_data=("word-problems",),
+            system_prompt="",
+            grader="last_number",
+        ),
         batch=BatchSettings(questions_per_step=16, samples_per_question=8, steps=25),
         sampling=SamplingSettings(temperature=0.6, max_prompt_tokens=128, max_answer_tokens=40),
         update=UpdateSettings(lr=2e-5, warmup_steps=3),
@@ -272,15 +310,20 @@ PRESETS = {
     ),
 }
 
-OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}  # not taken from --config
+# Not taken from --config
+OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
-"""Settings that do not change what a run computes up to a given step, so that a resumed run may have other values."""
-GONE = {"exact_entropy", "save_merged"}  # such settings of earlier versions, in the config.json of old runs
+"""Settings that do not change what a run computes up to a given step, so that a resumed run may
+have other values."""
+# Such settings of earlier versions, in the config.json of old runs
+GONE = {"exact_entropy", "save_merged"}
 
 
 def flat_settings(config: TrainConfig, **facts: object) -> dict:
-    """Return all settings as JSON holds them, without groups and the flags of a dry run, followed by `facts`."""
+    """Return all settings as JSON holds them, without groups and the flags of a dry run,
+    followed by `facts`.
+    """
     values: dict[str, object] = {}
     for name, value in asdict(config).items():
         if name != "planning":
@@ -289,7 +332,9 @@ def flat_settings(config: TrainConfig, **facts: object) -> dict:
 
 
 def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
-    """Return a copy of `config` with other values for some settings, named without their group. Raises InputError."""
+    """Return a copy of `config` with other values for some settings, named without their group.
+    Raises InputError.
+    """
     values = flat_settings(config) | values
     # Each group takes its own settings, and leaves the others out.
     groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
@@ -297,7 +342,9 @@ def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
 
 
 def validate(settings: type[T], values: dict, are_flags: bool = True) -> T:
-    """Return a settings dataclass from values as JSON holds them. Raises InputError for the first fault."""
+    """Return a settings dataclass from values as JSON holds them. Raises InputError for the
+    first fault.
+    """
     try:
         return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
@@ -306,13 +353,23 @@ def validate(settings: type[T], values: dict, are_flags: bool = True) -> T:
             raise InputError("a value has half of a surrogate pair, which is no text") from error
         name = ".".join(map(str, fault["loc"]))
         if are_flags:
-            name = "--" + [part for part in fault["loc"] if isinstance(part, str)][-1].replace("_", "-")
-        given = "" if isinstance(fault["input"], dict) else f"is {' '.join(str(fault['input']).split())[:60]}, "
-        raise InputError(f"{name}: {given}{fault['msg'].replace('Input should', 'must')}") from error
+            name = "--" + [part for part in fault["loc"] if isinstance(part, str)][-1].replace(
+                "_", "-"
+            )
+        given = (
+            ""
+            if isinstance(fault["input"], dict)
+            else f"is {' '.join(str(fault['input']).split())[:60]}, "
+        )
+        raise InputError(
+            f"{name}: {given}{fault['msg'].replace('Input should', 'must')}"
+        ) from error
 
 
 def check_planning(planning: Planning) -> None:
-    """Raise InputError, one line, for values that are not allowed and for dry-run flags without --dry-run."""
+    """Raise InputError, one line, for values that are not allowed and for dry-run flags without
+    --dry-run.
+    """
     validate(Planning, asdict(planning))
     given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
     if given and not planning.dry_run:
@@ -320,23 +377,34 @@ def check_planning(planning: Planning) -> None:
 
 
 def check_template(template: str, system_prompt: str | None) -> None:
-    """Raise InputError, one line, for a template that is neither known nor a file, and for two system prompts."""
+    """Raise InputError, one line, for a template that is neither known nor a file, and for two
+    system prompts.
+    """
     if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
-        raise InputError(f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file")
+        raise InputError(
+            f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file"
+        )
     if template == "think" and system_prompt:
-        raise InputError("--template think is a system prompt itself: use it without --system-prompt")
+        raise InputError(
+            "--template think is a system prompt itself: use it without --system-prompt"
+        )
 
 
 def preset_config(name: str, has_cuda: bool) -> TrainConfig:
-    """Return a preset as this machine runs it: smollm2, which is for CPUs too, has float32 where bfloat16 is slow."""
+    """Return a preset as this machine runs it: smollm2, which is for CPUs too, has float32 where
+    bfloat16 is slow.
+    """
     if name == "smollm2" and not has_cuda and not multiplies_bf16():
         return with_settings(PRESETS[name], dtype="float32")
     return PRESETS[name]
 
 
 def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the defaults of all flags that command line `argv` asks for, and why these. Raises InputError."""
-    # Only the preset knows the defaults of the other flags, so it is read before tyro parses all of them.
+    """Return the defaults of all flags that command line `argv` asks for, and why these. Raises
+    InputError.
+    """
+    # Only the preset knows the defaults of the other flags, so it is read before tyro parses all of
+    # them.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", default="auto")
     parser.add_argument("--gpu")
@@ -346,10 +414,16 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
         saved = read_json(asked.config, "--config needs the config.json of a run")
         preset = saved.get("preset")
         if preset not in list(PRESETS):  # a list, since the value may be anything
-            raise InputError(f"{asked.config}: names no preset, as the config.json of a run does; --config needs one")
+            raise InputError(
+                f"{asked.config}: names no preset, as the config.json of a run does; --config "
+                "needs one"
+            )
         if asked.preset not in ("auto", preset):
-            raise InputError(f"--preset {asked.preset}: --config sets all defaults, and is of preset {preset}")
-        names = flat_settings(PRESETS[preset]).keys() & saved.keys() - OF_ONE_RUN  # newer settings: as in the preset
+            raise InputError(
+                f"--preset {asked.preset}: --config sets all defaults, and is of preset {preset}"
+            )
+        # Newer settings: as in the preset
+        names = flat_settings(PRESETS[preset]).keys() & saved.keys() - OF_ONE_RUN
         try:
             defaults = with_settings(PRESETS[preset], **{name: saved[name] for name in names})
         except InputError as error:
@@ -364,14 +438,18 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
 
 
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the config of the command line `argv`, and a line that says why it has its preset. Raises InputError."""
+    """Return the config of the command line `argv`, and a line that says why it has its preset.
+    Raises InputError.
+    """
     argv = expand_home(argv)
     defaults, reason = _defaults(argv, has_cuda)
     preset_line = f"preset {defaults.preset} ({reason})"
     # With --lr not given, --lora-rank decides.
     open_lr = replace(defaults, preset="auto", update=replace(defaults.update, lr=None))
     about = f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}"
-    config = parse_command(TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about)
+    config = parse_command(
+        TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about
+    )
     found: dict[str, object] = {"preset": defaults.preset}
     if config.update.lr is None:
         adds_lora = config.update.lora_rank is not None and defaults.update.lora_rank is None
@@ -379,7 +457,9 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     if config.data.system_prompt and os.path.isfile(config.data.system_prompt):
         found["system_prompt"] = read_text(config.data.system_prompt).strip()
     if config.folder.output_dir is None:
-        found["output_dir"] = f"runs/{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
+        found["output_dir"] = (
+            f"runs/{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
+        )
     return with_settings(config, **found), preset_line
 
 
@@ -389,28 +469,49 @@ def check_config(config: TrainConfig, ranks: int) -> None:
     config.columns.check()
     for reward in config.data.rewards:
         check_function("rewards", reward, BUILT_IN)
-    names, (low, high) = [reward_name(reward) for reward in config.data.rewards], config.data.reward_range
+    names, (low, high) = (
+        [reward_name(reward) for reward in config.data.rewards],
+        config.data.reward_range,
+    )
     if len(set(names)) < len(names):
-        raise InputError(f"--rewards: {', '.join(names)}: names repeat; metrics need different ones")
+        raise InputError(
+            f"--rewards: {', '.join(names)}: names repeat; metrics need different ones"
+        )
     if reserved := {"mean", "se", "timeouts", "errors"}.intersection(names):
-        raise InputError(f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function another name")
+        raise InputError(
+            f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function "
+            "another name"
+        )
     if not -math.inf < low < high < math.inf:
-        raise InputError(f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first")
+        raise InputError(
+            f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first"
+        )
     check_template(config.data.template, config.data.system_prompt)
     update, batch = config.update, config.batch
-    config.method.check(batch.questions_per_step, batch.samples_per_question, len(config.data.rewards))
+    config.method.check(
+        batch.questions_per_step, batch.samples_per_question, len(config.data.rewards)
+    )
     if update.lora_rank is None and update.lora_alpha is not None:
         raise InputError("--lora-alpha: needs --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
-        raise InputError(f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256")
+        raise InputError(
+            f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256"
+        )
     if batch.samples_per_question == 1 and config.method.algo not in WITHOUT_GROUPS:
-        problem = f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0"
-        raise InputError(f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp")
+        problem = (
+            f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0"
+        )
+        raise InputError(
+            f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
+        )
     questions = batch.questions_per_step
     if questions % ranks:
         problem = f"--questions-per-step {questions} cannot be divided by {ranks} ranks"
         raise InputError(f"{problem}. Use a multiple of {ranks}")
     if questions % batch.mini_batches:
-        raise InputError(f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal parts")
+        raise InputError(
+            f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal "
+            "parts"
+        )
     if config.folder.resume and config.folder.overwrite:
         raise InputError("--resume continues a run and --overwrite deletes it: use one of them")

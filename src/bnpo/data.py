@@ -23,10 +23,14 @@ from bnpo.files import InputError, line_of, read_json_lines, read_text
 if TYPE_CHECKING:
     import pyarrow
 
-# Groups are arguments of `datasets.load_dataset`. A split has no default: a test set must not be `train` by mistake.
-HUB = re.compile(r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revision>[^#]+))?#(?P<split>.+)")
+# Groups are arguments of `datasets.load_dataset`. A split has no default: a test set must not be
+# `train` by mistake.
+HUB = re.compile(
+    r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revision>[^#]+))?#(?P<split>.+)"
+)
 HUB_FORM = "hub:OWNER/NAME:CONFIG@REVISION#SPLIT, where :CONFIG and @REVISION can be left out"
-Messages = list[dict[str, str]]  # a chat, as chat templates take it: dicts with `role` and `content`
+# A chat, as chat templates take it: dicts with `role` and `content`
+Messages = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ class Columns:
     """Where a data set has its problems and answers."""
 
     problem_field: str = "problem"
-    """Field or column with the question, as text or as chat messages. `a.b` is field b inside field a."""
+    """Field or column with the question, as text or as chat messages. `a.b` is field b inside
+    field a."""
     answer_field: str = "answer"
     """Field or column with the reference answer, such as `reward_model.ground_truth`."""
     answer_pattern: str | None = None
-    r"""Regular expression whose one group is the reference answer within its field: '####\s*(.*)' for GSM8K."""
+    r"""Regular expression whose one group is the reference answer within its field:
+    '####\s*(.*)' for GSM8K."""
 
     def check(self) -> None:
         """Raise InputError for a pattern that is no regular expression with one group."""
@@ -66,10 +72,11 @@ class Columns:
 
 
 def load_sources(names: Sequence[str], columns: Columns) -> tuple[list[Problem], dict[str, dict]]:
-    """Return the problems of --train-data, and what config.json says of each source. Raises InputError.
+    """Return the problems of --train-data, and what config.json says of each source. Raises
+    InputError.
 
-    With several sources, the ids of the problems begin with the name of their source. Ids that are not unique are
-    replaced by the position in the list.
+    With several sources, the ids of the problems begin with the name of their source. Ids that are
+    not unique are replaced by the position in the list.
     """
     problems, facts = [], {}
     for name in names:
@@ -78,7 +85,9 @@ def load_sources(names: Sequence[str], columns: Columns) -> tuple[list[Problem],
         prefix = f"{Path(name).name}:" if len(names) > 1 else ""
         problems += [replace(problem, id=prefix + problem.id) for problem in found]
     if len({problem.id for problem in problems}) < len(problems):
-        problems = [replace(problem, id=str(position)) for position, problem in enumerate(problems, 1)]
+        problems = [
+            replace(problem, id=str(position)) for position, problem in enumerate(problems, 1)
+        ]
     return problems, facts
 
 
@@ -88,7 +97,9 @@ def load_problems(source: str | Path, columns: Columns = Columns()) -> list[Prob
 
 
 def content_hash(problems: Sequence[Problem]) -> str:
-    """Return the SHA-256 of ids, texts and answers, so that results identify the problems they were measured on."""
+    """Return the SHA-256 of ids, texts and answers, so that results identify the problems they
+    were measured on.
+    """
     rows = [[problem.id, problem.problem, problem.answer] for problem in problems]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
@@ -98,9 +109,15 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
         return problems, None
     on_hub, in_folder = name.startswith("hub:"), os.path.isdir(name.partition("#")[0])
-    if not (on_hub or in_folder or os.path.isfile(name)):  # unlike Path.is_file, False for names that are too long
-        advice = f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of data/README.md"
-        raise InputError(f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}")
+    # Unlike Path.is_file, False for names that are too long
+    if not (on_hub or in_folder or os.path.isfile(name)):
+        advice = (
+            f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of "
+            "data/README.md"
+        )
+        raise InputError(
+            f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}"
+        )
     if not (on_hub or in_folder or name.endswith((".csv", ".csv.gz", ".parquet"))):
         return [_problem(place, row, columns) for place, row in read_json_lines(name)], None
     revision = None
@@ -114,20 +131,28 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
             rows = _rows(parquet.read_table(name, partitioning=None), columns)
         else:
             csv.field_size_limit(sys.maxsize)
-            rows = list(csv.DictReader(io.StringIO(read_text(name)), strict=True))  # all texts: 007 is not the number 7
+            # All texts: 007 is not the number 7
+            rows = list(csv.DictReader(io.StringIO(read_text(name)), strict=True))
             if longer := [number for number, row in enumerate(rows, 1) if None in row]:
-                raise ValueError(f"row {longer[0]} has more cells than there are columns; quote cells that have commas")
+                raise ValueError(
+                    f"row {longer[0]} has more cells than there are columns; quote cells that have "
+                    "commas"
+                )
     except Exception as error:  # a dozen kinds, of four libraries
         login = "the name, the network, and for a gated data set your login (hf auth login)"
         advice = login if on_hub else "the folder" if in_folder else "the file"
         raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
     if not rows:
         raise InputError(f"{name}: is empty; it needs a problem and an answer in each row")
-    return [_problem(f"{name}:{number}", row, columns) for number, row in enumerate(rows, 1)], revision
+    return [
+        _problem(f"{name}:{number}", row, columns) for number, row in enumerate(rows, 1)
+    ], revision
 
 
 def _table(name: str) -> tuple["pyarrow.Table", str | None]:
-    """Return a data set of the hub and its commit, or FOLDER#SPLIT: from `save_to_disk`, or files as on the hub."""
+    """Return a data set of the hub and its commit, or FOLDER#SPLIT: from `save_to_disk`, or
+    files as on the hub.
+    """
     import datasets  # takes a second
 
     folder, _, split = name.partition("#")
@@ -139,23 +164,30 @@ def _table(name: str) -> tuple["pyarrow.Table", str | None]:
         asked = match.groupdict()
         # hf:// is the hub, even if a local folder has the same name.
         dataset = datasets.load_dataset(**asked | {"path": f"hf://datasets/{asked['path']}"})
-        # Without a network `datasets` takes its newest copy, whatever the revision. Its folder is named by the commit.
+        # Without a network `datasets` takes its newest copy, whatever the revision. Its folder is
+        # named by the commit.
         commit = Path(dataset.cache_files[0]["filename"]).parent.name
         if len(asked["revision"] or "") == len(commit) and asked["revision"] != commit:
-            raise ConnectionError(f"the hub cannot be reached, and the local copy is of revision {commit}")
+            raise ConnectionError(
+                f"the hub cannot be reached, and the local copy is of revision {commit}"
+            )
     elif any((Path(folder) / file).is_file() for file in ("state.json", "dataset_dict.json")):
         dataset = datasets.load_from_disk(folder)
     else:
         dataset = datasets.load_dataset(folder)
     if isinstance(dataset, dict):
         if split not in dataset and (split or len(dataset) > 1):
-            raise ValueError(f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}")
+            raise ValueError(
+                f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}"
+            )
         dataset = dataset[split or min(dataset)]
     return dataset.with_format("arrow")[:], commit
 
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
-    """Return the rows of a table with the columns that are needed. Without one of them, a row for the error message."""
+    """Return the rows of a table with the columns that are needed. Without one of them, a row
+    for the error message.
+    """
     names, fields = set(table.column_names), (columns.problem_field, columns.answer_field)
     needed = {field if field in names else field.partition(".")[0] for field in fields}
     if not needed <= names:
@@ -164,58 +196,89 @@ def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
 
 
 def _problem(place: str, row: dict, columns: Columns) -> Problem:
-    """Return the problem in a row. `place` ends with the number of the line or row, which is also the default id."""
+    """Return the problem in a row. `place` ends with the number of the line or row, which is
+    also the default id.
+    """
     question, answer = _field(place, row, "problem", columns), _field(place, row, "answer", columns)
     if isinstance(question, list):
-        are_messages = all(isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in question)
+        are_messages = all(
+            isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m
+            for m in question
+        )
         if not question or not are_messages or question[-1]["role"] != "user":
             needed = "messages with role and content, the last of them the user's"
-            raise InputError(f"{place}: field '{columns.problem_field}' is a list; its items must be {needed}")
+            raise InputError(
+                f"{place}: field '{columns.problem_field}' is a list; its items must be {needed}"
+            )
     else:
         question = _text(place, question, columns.problem_field, "a text or a list of messages")
-    answer, pattern = _text(place, answer, columns.answer_field, "a text or a number"), columns.answer_pattern
+    answer, pattern = (
+        _text(place, answer, columns.answer_field, "a text or a number"),
+        columns.answer_pattern,
+    )
     if pattern is not None:
         match = re.search(pattern, answer)
         if match is None or not (match[1] or "").strip():
-            raise InputError(f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}")
+            raise InputError(
+                f"{place}: --answer-pattern {pattern!r} finds nothing in the answer "
+                f"{answer[:200]!r}"
+            )
         answer = match[1].strip()
     name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])
     problem = Problem(name, question, answer)
     try:
         "".join((problem.id, problem.text, problem.answer)).encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it") from error
+        raise InputError(
+            f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it"
+        ) from error
     return problem
 
 
 def _field(place: str, row: dict, name: str, columns: Columns) -> object:
-    """Return the value of --problem-field or --answer-field. A dotted name reaches into a field with fields."""
+    """Return the value of --problem-field or --answer-field. A dotted name reaches into a field
+    with fields.
+    """
     path: str = getattr(columns, f"{name}_field")
     if path in row:
         return row[path]
     value: object = row
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
-            known = [f"{outer}.{inner}" for outer in row if isinstance(row[outer], dict) for inner in row[outer]]
+            known = [
+                f"{outer}.{inner}"
+                for outer in row
+                if isinstance(row[outer], dict)
+                for inner in row[outer]
+            ]
             advice = f"name it with --{name}-field, or in a suite with {name}_field"
-            raise InputError(f"{place}: field '{path}' is missing; there are {', '.join([*row, *known])}; {advice}")
+            raise InputError(
+                f"{place}: field '{path}' is missing; there are {', '.join([*row, *known])}; "
+                f"{advice}"
+            )
         value = value[part]
     return value
 
 
 def _text(place: str, value: object, field: str, needed: str) -> str:
-    """Return a text, or a number as text: 7.0 is 7, since tables with empty cells have no whole numbers."""
+    """Return a text, or a number as text: 7.0 is 7, since tables with empty cells have no whole
+    numbers.
+    """
     if isinstance(value, str):
         return value
     if value is None or value != value:  # nan stands for an empty cell
         raise InputError(f"{place}: field '{field}' is empty; it must be {needed}")
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise InputError(f"{place}: field '{field}' has type {type(value).__name__}; it must be {needed}")
+        raise InputError(
+            f"{place}: field '{field}' has type {type(value).__name__}; it must be {needed}"
+        )
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[Problem]:
-    """Return `count` different problems of a split of a built-in task, from the seed only. Of other sources, none."""
+    """Return `count` different problems of a split of a built-in task, from the seed only. Of
+    other sources, none.
+    """
     rng = np.random.default_rng(seed)
     if name == "arithmetic":
         drawn: Iterator = draw_arithmetic(rng)
@@ -228,23 +291,30 @@ def built_in_problems(name: str, split: str, count: int, seed: int = 0) -> list[
         text, answer, its_split = next(drawn)
         if its_split == split:
             answers[text] = answer
-    return [Problem(f"{name}/{split}/{i}", text, answer) for i, (text, answer) in enumerate(answers.items())]
+    return [
+        Problem(f"{name}/{split}/{i}", text, answer)
+        for i, (text, answer) in enumerate(answers.items())
+    ]
 
 
-# The built-in task: arithmetic that a tiny model can learn, so that everything runs without downloads. A question is a
-# sum of integers. About a third of them are divided by a small number:
+# The built-in task: arithmetic that a tiny model can learn, so that everything runs without
+# downloads. A question is a sum of integers. About a third of them are divided by a small number:
 #     37+9-21-45=?            answer -20
 #     (37+9-21)/6=?           answer \frac{25}{6}
-# The hash of its text decides to which split a question belongs, so the splits never overlap, whatever the seed.
+# The hash of its text decides to which split a question belongs, so the splits never overlap,
+# whatever the seed.
 
 DIVISORS = (2, 3, 4, 5, 6, 8)
 MAX_TERMS = 6
 TRAINING_PROBLEMS = 7500  # the size of MATH's training set
-SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}  # hash buckets, of 100
+# Hash buckets, of 100
+SPLITS = {"test": range(0, 10), "validation": range(10, 20), "train": range(20, 100)}
 
 
 def draw_arithmetic(rng: np.random.Generator) -> Iterator[tuple[str, str, str]]:
-    """Yield text, answer and split of random questions without end: 2 to MAX_TERMS terms from -49 to 49."""
+    """Yield text, answer and split of random questions without end: 2 to MAX_TERMS terms from
+    -49 to 49.
+    """
     while True:
         terms = rng.integers(1, 50, size=rng.integers(2, MAX_TERMS + 1))
         terms[1:] *= rng.choice([-1, 1], size=len(terms) - 1)
@@ -262,44 +332,60 @@ def latex(value: Fraction) -> str:
 
 
 THINK_PROMPT = (
-    "You are a helpful assistant. Think about the question first, then answer it. Put the reasoning inside "
-    "<think> </think> and the answer inside <answer> </answer>: <think> reasoning </think> <answer> answer "
-    "</answer>. Write the final result inside the answer tags as \\boxed{}."
+    "You are a helpful assistant. Think about the question first, then answer it. Put the "
+    "reasoning inside <think> </think> and the answer inside <answer> </answer>: <think> reasoning "
+    "</think> <answer> answer </answer>. Write the final result inside the answer tags as "
+    "\\boxed{}."
 )
-SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}  # None: that of the chat template, as in the paper
+# None: that of the chat template, as in the paper
+SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 
 
-def chat_template(tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None) -> str:
-    """Return the Jinja template that renders prompts as --template, --system-prompt and --thinking say.
+def chat_template(
+    tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None
+) -> str:
+    """Return the Jinja template that renders prompts as --template, --system-prompt and --thinking
+    say.
 
-    Settings become statements in front of the template. A checkpoint with this template renders the same prompts
-    without the settings. Raises InputError, also if the template leaves out the system prompt or the problem.
+    Settings become statements in front of the template. A checkpoint with this template renders the
+    same prompts without the settings. Raises InputError, also if the template leaves out the system
+    prompt or the problem.
     """
     if template not in SYSTEM_PROMPTS:
         text = read_text(template)
     elif tokenizer.chat_template:
         text = tokenizer.get_chat_template()
     else:
-        raise InputError(f"{tokenizer.name_or_path}: its tokenizer has no chat template; set one with --template FILE")
+        raise InputError(
+            f"{tokenizer.name_or_path}: its tokenizer has no chat template; set one with "
+            "--template FILE"
+        )
     system, settings = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt, ""
     if system is not None:  # an empty one keeps the template from adding its own
         settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
         settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
     if thinking:
         if "enable_thinking" not in text:
-            raise InputError(f"--thinking: {tokenizer.name_or_path} has a chat template without enable_thinking")
+            raise InputError(
+                f"--thinking: {tokenizer.name_or_path} has a chat template without enable_thinking"
+            )
         settings += f"{{%- set enable_thinking = {str(thinking == 'on').lower()} -%}}"
     if not text.startswith(settings):  # a checkpoint of the same settings has them already
         text = settings + text
     prompt = render_prompt(tokenizer, "1+2=?", text)
     for part, flag in ((system, "--system-prompt"), ("1+2=?", "--template")):
         if part and part.strip() not in prompt:
-            raise InputError(f"{flag}: the chat template leaves out {part[:60]!r}, and renders 1+2=? as {prompt!r}")
+            raise InputError(
+                f"{flag}: the chat template leaves out {part[:60]!r}, and renders 1+2=? as "
+                f"{prompt!r}"
+            )
     return text
 
 
 def render_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> str:
-    """Return the prompt for `problem`, rendered by the Jinja text `template` or the tokenizer's. Raises InputError."""
+    """Return the prompt for `problem`, rendered by the Jinja text `template` or the tokenizer's.
+    Raises InputError.
+    """
     messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
     options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
     try:
@@ -310,21 +396,33 @@ def render_prompt(tokenizer, problem: str | Messages, template: str | None = Non
 
 
 def asks_for_tags(tokenizer, template: str | None = None, problems: Iterable[Problem] = ()) -> bool:
-    """Return whether the template or a problem asks for answer tags. Then the final answer is the text between them."""
-    # Answers without tags are read as ever, so one problem that asks for them changes nothing for the others.
-    return "<answer>" in render_prompt(tokenizer, "", template) or any("<answer>" in p.text for p in problems)
+    """Return whether the template or a problem asks for answer tags. Then the final answer is
+    the text between them.
+    """
+    # Answers without tags are read as ever, so one problem that asks for them changes nothing for
+    # the others.
+    return "<answer>" in render_prompt(tokenizer, "", template) or any(
+        "<answer>" in p.text for p in problems
+    )
 
 
 def encode_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> list[int]:
     """Return the token ids of `render_prompt`. Raises InputError, also if there are none."""
     ids = tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
     if not ids:
-        raise InputError(f"the prompt of the problem {str(problem)[:60]!r} is empty; correct it, or the chat template")
+        raise InputError(
+            f"the prompt of the problem {str(problem)[:60]!r} is empty; correct it, or the chat "
+            "template"
+        )
     return ids
 
 
-def check_enough(problems: Sequence[Problem], questions_per_step: int, place: str, cure: str = "lower it") -> None:
-    """Raise InputError if there are fewer `problems`, those of `place`, than a step has questions."""
+def check_enough(
+    problems: Sequence[Problem], questions_per_step: int, place: str, cure: str = "lower it"
+) -> None:
+    """Raise InputError if there are fewer `problems`, those of `place`, than a step has
+    questions.
+    """
     if len(problems) < questions_per_step:
         needed = f"--questions-per-step: {questions_per_step} different questions are needed"
         raise InputError(f"{needed}, {place} has {len(problems)}; {cure}")
@@ -333,37 +431,50 @@ def check_enough(problems: Sequence[Problem], questions_per_step: int, place: st
 def encode_problems(
     problems: Sequence[Problem], tokenizer, limit: int, questions_per_step: int = 1
 ) -> tuple[list[Problem], list[list[int]]]:
-    """Return the problems with prompts of at most `limit` tokens, and the token ids of these. Raises InputError."""
+    """Return the problems with prompts of at most `limit` tokens, and the token ids of these.
+    Raises InputError.
+    """
     check_enough(problems, questions_per_step, "the data set")
     encoded = [(problem, encode_prompt(tokenizer, problem.problem)) for problem in problems]
     short = [(problem, prompt) for problem, prompt in encoded if len(prompt) <= limit]
     kept, prompts = [problem for problem, _ in short], [prompt for _, prompt in short]
-    place, cure = f"what --max-prompt-tokens {limit} leaves of the data", "raise that, or lower --questions-per-step"
+    place, cure = (
+        f"what --max-prompt-tokens {limit} leaves of the data",
+        "raise that, or lower --questions-per-step",
+    )
     check_enough(kept, questions_per_step, place, cure)
     return kept, prompts
 
 
 def stop_token_ids(tokenizer) -> list[int]:
-    """Return the token ids that end an answer: the tokenizer's end of text and the chat template's end of turn."""
-    # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with <|im_end|>. A sampler
-    # that waits only for the first token continues to the length limit.
+    """Return the token ids that end an answer: the tokenizer's end of text and the chat
+    template's end of turn.
+    """
+    # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with
+    # <|im_end|>. A sampler that waits only for the first token continues to the length limit.
     vocabulary = tokenizer.get_vocab()
     names, answer = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3"
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
     text = ""
-    with suppress(Exception):  # no template, or one for prompts only; templates raise what they like
+    # No template, or one for prompts only; templates raise what they like
+    with suppress(Exception):
         text = tokenizer.apply_chat_template(messages, tokenize=False)
     _, found, end = text.rpartition(answer)
     ids = tokenizer.encode(end.lstrip(), add_special_tokens=False)[:1] if found else []
-    names |= {token.content for i, token in tokenizer.added_tokens_decoder.items() if i in ids and token.special}
+    names |= {
+        token.content
+        for i, token in tokenizer.added_tokens_decoder.items()
+        if i in ids and token.special
+    }
     return sorted(vocabulary[name] for name in names if name in vocabulary)
 
 
 def questions_at(count: int, questions: int, place: int, seed: int) -> tuple[np.ndarray, int]:
     """Return the indices of the next problems [questions], and the place behind them.
 
-    Epoch e of `count` problems has the places from e * count on. Every epoch is a permutation of all problems that
-    depends on (seed, epoch) only. The last few of it are left out if they do not fill a step.
+    Epoch e of `count` problems has the places from e * count on. Every epoch is a permutation of
+    all problems that depends on (seed, epoch) only. The last few of it are left out if they do not
+    fill a step.
     """
     left = count - place % count
     epoch, start = divmod(place if left >= questions else place + left, count)
@@ -372,7 +483,8 @@ def questions_at(count: int, questions: int, place: int, seed: int) -> tuple[np.
 
 
 WATCHED = 2**32 - 1
-"""Seed of the choice of the watched questions. For the seeds of their answers, it stands in place of the step."""
+"""Seed of the choice of the watched questions. For the seeds of their answers, it stands in
+place of the step."""
 
 
 def watched_questions(count: int, number: int) -> np.ndarray:
@@ -382,6 +494,11 @@ def watched_questions(count: int, number: int) -> np.ndarray:
 
 
 def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
-    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j adds j to it."""
-    # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the same answers.
-    return [int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions]
+    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j
+    adds j to it.
+    """
+    # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the
+    # same answers.
+    return [
+        int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions
+    ]

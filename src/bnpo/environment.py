@@ -1,4 +1,6 @@
-"""Environment of a process that trains or samples: what libraries read when they are imported, and what it prints."""
+"""Environment of a process that trains or samples: what libraries read when they are imported,
+and what it prints.
+"""
 
 import io
 import logging
@@ -19,12 +21,15 @@ from bnpo.files import InputError
 
 T = TypeVar("T")
 
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by every launcher of ranks
+# Set by every launcher of ranks
+LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 DEFAULTS = {
-    # The sampler lives in the learner's process: weights pass by reference, and there is one process to kill.
+    # The sampler lives in the learner's process: weights pass by reference, and there is one
+    # process to kill.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive a fork.
+    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive a
+    # fork.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # Ask the driver's library whether there are GPUs, without starting CUDA, for the same reason.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -32,16 +37,19 @@ DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a thousandth.
+    # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a
+    # thousandth.
     "TRITON_F32_DEFAULT": "ieee",
-    # Otherwise tensor parallelism on NVSwitch machines compiles an all-reduce, which fails without a CUDA toolkit and
-    # sums in no fixed order. vLLM's own takes its place.
+    # Otherwise tensor parallelism on NVSwitch machines compiles an all-reduce, which fails without
+    # a CUDA toolkit and sums in no fixed order. vLLM's own takes its place.
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
-    # vLLM needs it for CUDA graphs that sleep, and sets it only after the learner's NCCL communicators exist.
+    # vLLM needs it for CUDA graphs that sleep, and sets it only after the learner's NCCL
+    # communicators exist.
     "NCCL_GRAPH_REGISTER": "0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no holes between them.
+    # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no
+    # holes between them.
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
@@ -49,26 +57,32 @@ DEFAULTS = {
 
 
 def setup_environment() -> None:
-    """Prepare this process for torch, DeepSpeed and vLLM, which must not be imported before. No print can fail then."""
+    """Prepare this process for torch, DeepSpeed and vLLM, which must not be imported before. No
+    print can fail then.
+    """
     secure_output()
     if not all(name in os.environ for name in LAUNCHER):
         forget_launcher()  # leftovers of another program or of the shell
     find_writable_folders()
     for name, value in DEFAULTS.items():  # what the user has set stays
         os.environ.setdefault(name, value)
-    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary directory.
+    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary
+    # directory.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
     if ranks_here := os.environ.get("LOCAL_SIZE"):  # set by the DeepSpeed launcher
-        # The ranks of a machine share its cores. A rank that takes all of them slows down every other one.
+        # The ranks of a machine share its cores. A rank that takes all of them slows down every
+        # other one.
         threads = max(1, len(os.sched_getaffinity(0)) // int(ranks_here))
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the interpreter.
+    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the
+    # interpreter.
     scripts = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != scripts:
         os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
-    # vLLM for CPUs requires torchvision and its like, and pip installs their builds for GPUs, which transformers then
-    # fails to import. No text model needs them, so they are hidden: importing them raises ModuleNotFoundError.
+    # vLLM for CPUs requires torchvision and its like, and pip installs their builds for GPUs, which
+    # transformers then fails to import. No text model needs them, so they are hidden: importing
+    # them raises ModuleNotFoundError.
     if build_of("torch") == "cpu":
         # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained.
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -78,23 +92,34 @@ def setup_environment() -> None:
     # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change that.
-    warnings.filterwarnings("ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change
+    # that.
+    warnings.filterwarnings(
+        "ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning
+    )
 
 
 def forget_launcher() -> None:
-    """Remove the variables of a launcher: this process is no rank, whatever its environment says."""
+    """Remove the variables of a launcher: this process is no rank, whatever its environment
+    says.
+    """
     for name in LAUNCHER:
         os.environ.pop(name, None)
 
 
 def find_writable_folders() -> None:
-    """Replace, with a line, a temporary folder too long for sockets and a home in which libraries cannot write."""
+    """Replace, with a line, a temporary folder too long for sockets and a home in which
+    libraries cannot write.
+    """
     temporary, lines = tempfile.gettempdir(), []
-    # The path of a socket has at most 107 characters, and libraries append up to 45 to the temporary folder.
+    # The path of a socket has at most 107 characters, and libraries append up to 45 to the
+    # temporary folder.
     if len(os.fsencode(temporary)) > 60:
         os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
-        lines.append(f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in /tmp")
+        lines.append(
+            f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in "
+            "/tmp"
+        )
     home = os.path.expanduser("~")
     try:
         cache = Path.home() / ".cache"
@@ -122,20 +147,30 @@ def has_nvidia_gpu() -> bool:
 
 
 def expects_cuda() -> bool:
-    """Return whether torch should find a GPU: there is one, it is not hidden, and torch is no build for CPUs."""
+    """Return whether torch should find a GPU: there is one, it is not hidden, and torch is no
+    build for CPUs.
+    """
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return has_nvidia_gpu() and not hidden and build_of("torch") != "cpu"
 
 
 def multiplies_bf16() -> bool:
-    """Return whether this CPU multiplies bf16 numbers faster than those in fp32 (dev/LOG.md, 2026-11-26)."""
-    # With AMX, AMD's AVX-512 or Arm's bf16. Intel's AVX-512 without AMX is slower, and AVX2 alone 13 times as slow.
+    """Return whether this CPU multiplies bf16 numbers faster than those in fp32 (dev/LOG.md,
+    2026-11-26).
+    """
+    # With AMX, AMD's AVX-512 or Arm's bf16. Intel's AVX-512 without AMX is slower, and AVX2 alone
+    # 13 times as slow.
     features = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    return any(features.issuperset(unit) for unit in (("amx_bf16",), ("avx512_bf16", "AuthenticAMD"), ("bf16",)))
+    return any(
+        features.issuperset(unit)
+        for unit in (("amx_bf16",), ("avx512_bf16", "AuthenticAMD"), ("bf16",))
+    )
 
 
 def build_of(package: str) -> str | None:
-    """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it is not installed."""
+    """Return the build in a package's version: `cpu` for 2.13.0+cpu, empty for 2.13.0. None: it
+    is not installed.
+    """
     try:
         return metadata.version(package).partition("+")[2]
     except metadata.PackageNotFoundError:
@@ -143,7 +178,9 @@ def build_of(package: str) -> str | None:
 
 
 class _Output(io.FileIO):
-    """The file under an output stream. What cannot be written, to a full disk or a closed terminal, is dropped."""
+    """The file under an output stream. What cannot be written, to a full disk or a closed
+    terminal, is dropped.
+    """
 
     def write(self, data) -> int:
         with suppress(OSError):
@@ -152,7 +189,9 @@ class _Output(io.FileIO):
 
 
 def secure_output() -> None:
-    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end it."""
+    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end
+    it.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed when the program was started
@@ -161,30 +200,44 @@ def secure_output() -> None:
             stream.flush()
             buffer = io.BufferedWriter(_Output(stream.fileno(), "w", closefd=False))
             errors = "replace" if name == "stdout" else "backslashreplace"
-            # Line by line, also into a file: DeepSpeed starts its ranks with `python -u`, so that nothing waits.
-            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True))
+            # Line by line, also into a file: DeepSpeed starts its ranks with `python -u`, so that
+            # nothing waits.
+            setattr(
+                sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True)
+            )
 
 
 def launcher_flags(ranks: int) -> list[str]:
-    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises InputError."""
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # --num_gpus ignores it, and takes GPU 0 and those that follow
+    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises
+    InputError.
+    """
+    # --num_gpus ignores it, and takes GPU 0 and those that follow
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if names in ("", "-1") or not has_nvidia_gpu():
         return ["--num_gpus", str(ranks)]
     gpus = [name.strip() for name in names.split(",")]
     if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
-        needed = f"the numbers of GPUs, as nvidia-smi -L lists them, one for each of {ranks} ranks (--num_gpus)"
+        needed = (
+            f"the numbers of GPUs, as nvidia-smi -L lists them, one for each of {ranks} ranks "
+            "(--num_gpus)"
+        )
         raise InputError(f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs {needed}")
     return ["--include", "localhost:" + ",".join(gpus[:ranks])]
 
 
 def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
-    """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits on wrong flags."""
+    """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits
+    on wrong flags.
+    """
     import tyro  # here, since workers parse nothing
 
     secure_output()
     _join_help_lines(settings)
     prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
-    options |= {"config": (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone), "console_outputs": prints}
+    options |= {
+        "config": (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
+        "console_outputs": prints,
+    }
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
 
 
@@ -199,30 +252,43 @@ def error_line() -> Iterator[None]:
 
 
 def run_program(main: Callable[[T], None], settings: type[T], **options: object) -> None:
-    """Call `main` with the settings that the command line sets. An InputError ends the program, see `error_line`."""
+    """Call `main` with the settings that the command line sets. An InputError ends the program,
+    see `error_line`.
+    """
     with error_line():
         main(parse_command(settings, **options))
 
 
 @cache
 def _join_help_lines(settings: type) -> None:
-    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line breaks of the source."""
+    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line
+    breaks of the source.
+    """
     import docstring_parser
     import tyro
 
-    def default_in_help(default: str) -> str:  # where there is none, the text of the flag says what happens
+    # Where there is none, the text of the flag says what happens
+    def default_in_help(default: str) -> str:
         return "" if default in ("", "None", "''") else f"(default: {default})"
 
     for group in filter(is_dataclass, (settings, *get_type_hints(settings).values())):
         for setting in docstring_parser.parse_from_object(group).params:
             text = " ".join(setting.description.split())
-            values = {"reward_weights": "FLOAT [FLOAT ...]", "beta_parameters": "FLOAT FLOAT"}.get(setting.arg_name)
-            annotation = tyro.conf.arg(help=text, metavar=values, help_behavior_hint=default_in_help)
-            group.__annotations__[setting.arg_name] = Annotated[group.__annotations__[setting.arg_name], annotation]
+            values = {"reward_weights": "FLOAT [FLOAT ...]", "beta_parameters": "FLOAT FLOAT"}.get(
+                setting.arg_name
+            )
+            annotation = tyro.conf.arg(
+                help=text, metavar=values, help_behavior_hint=default_in_help
+            )
+            group.__annotations__[setting.arg_name] = Annotated[
+                group.__annotations__[setting.arg_name], annotation
+            ]
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:
-    """Return `argv` with ~ expanded behind = and commas, where shells leave it: --output-dir=~/mine."""
+    """Return `argv` with ~ expanded behind = and commas, where shells leave it:
+    --output-dir=~/mine.
+    """
     for word in argv:
         if not word.isascii() and word != word.encode(errors="replace").decode():
             raise InputError(f"{word!r}: is not UTF-8 text")

@@ -1,4 +1,6 @@
-"""Reading and writing files. Written files are complete or absent, whatever kills the process or the machine."""
+"""Reading and writing files. Written files are complete or absent, whatever kills the process or
+the machine.
+"""
 
 import gzip
 import hashlib
@@ -17,7 +19,8 @@ from safetensors import SafetensorError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parents[2]  # the folder of the checkout, which contains data sets and suites
+# The folder of the checkout, which contains data sets and suites
+ROOT = Path(__file__).resolve().parents[2]
 SMOLLM2 = ROOT / "data" / "models" / "SmolLM2-135M-Instruct"  # written by scripts/get_model.py
 
 
@@ -71,7 +74,9 @@ def write_json(path: Path, content: object) -> None:
 
 
 def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
-    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder. Raises InputError."""
+    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder.
+    Raises InputError.
+    """
     with writing(path, cure):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
@@ -91,13 +96,17 @@ def step_name(step: int) -> str:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step of a file or folder. None if the name only begins like a step's, such as a user's copy."""
+    """Return the step of a file or folder. None if the name only begins like a step's, such as a
+    user's copy.
+    """
     match = re.fullmatch(r"step-(\d{6,})", path.stem)
     return int(match[1]) if match else None
 
 
 def read_json(path: Path, advice: str) -> dict:
-    """Return the object in a JSON file. Raises InputError, which ends with `advice`, if it cannot be read."""
+    """Return the object in a JSON file. Raises InputError, which ends with `advice`, if it
+    cannot be read.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
@@ -109,10 +118,14 @@ def read_json(path: Path, advice: str) -> dict:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the content of a UTF-8 file, packed if its name ends in .gz, with \\n between lines. Raises InputError."""
+    """Return the content of a UTF-8 file, packed if its name ends in .gz, with \\n between
+    lines. Raises InputError.
+    """
     try:
         content = Path(path).read_bytes()
-        text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode("utf-8-sig")
+        text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode(
+            "utf-8-sig"
+        )
     except UnicodeDecodeError as error:
         place = f"{error.reason} at byte {error.start}"
         raise InputError(f"{path}: is not UTF-8 text ({place}); save it as UTF-8") from error
@@ -123,7 +136,9 @@ def read_text(path: str | Path) -> str:
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
-    """Return the objects of a file of JSON lines, or of a .json list, with places `file:number`. Raises InputError."""
+    """Return the objects of a file of JSON lines, or of a .json list, with places `file:number`.
+    Raises InputError.
+    """
     text, rows, number = read_text(path), [], 1
     is_list = str(path).endswith((".json", ".json.gz")) and text.lstrip().startswith("[")
     try:
@@ -135,19 +150,26 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
                 if line.strip():
                     rows.append((number, json.loads(line)))
     except json.JSONDecodeError as error:
-        place, needed = number + error.lineno - 1, "a list of objects" if is_list else "one JSON object per line"
+        place, needed = (
+            number + error.lineno - 1,
+            "a list of objects" if is_list else "one JSON object per line",
+        )
         fault = f"not JSON ({error.msg}, column {error.colno})"
         raise InputError(f"{path}:{place}: {fault}; the file needs {needed}") from error
     for number, row in rows:
         if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: a {type(row).__name__} where a JSON object is needed")
+            raise InputError(
+                f"{path}:{number}: a {type(row).__name__} where a JSON object is needed"
+            )
     if not rows:
         raise InputError(f"{path}: is empty; it needs one JSON object per line")
     return [(f"{path}:{number}", row) for number, row in rows]
 
 
 def whole_json_lines(path: Path) -> list[dict]:
-    """Return the objects of a file of JSON lines, without an incomplete last one. No file: none. Raises InputError."""
+    """Return the objects of a file of JSON lines, without an incomplete last one. No file: none.
+    Raises InputError.
+    """
     if not path.is_file():
         return []
     rows = []
@@ -156,7 +178,9 @@ def whole_json_lines(path: Path) -> list[dict]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
-            raise InputError(f"{path}:{line_number}: not JSON ({error}); delete this line, which was edited") from error
+            raise InputError(
+                f"{path}:{line_number}: not JSON ({error}); delete this line, which was edited"
+            ) from error
     return rows
 
 
@@ -169,7 +193,9 @@ def file_hash(path: Path) -> str:
 
 
 def lock(folder: Path, refusal: str) -> "FileLock":
-    """Create `folder` and lock it while this process lives. Raises OSError, or InputError with the text `refusal`."""
+    """Create `folder` and lock it while this process lives. Raises OSError, or InputError with
+    the text `refusal`.
+    """
     from filelock import FileLock, Timeout  # here, since workers of the grader do not need it
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,14 +210,24 @@ def lock(folder: Path, refusal: str) -> "FileLock":
 
 @contextmanager
 def writing(path: Path, cure: str = "") -> Iterator[None]:
-    """Turn an error of writing `path`, or files in it, into an InputError. It ends with `cure`, or how to resume."""
+    """Turn an error of writing `path`, or files in it, into an InputError. It ends with `cure`,
+    or how to resume.
+    """
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
         # torch raises RuntimeError if a disk is full, and also for many other reasons.
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error) and "Writer" not in str(error):
+        if (
+            isinstance(error, RuntimeError)
+            and "inline_container" not in str(error)
+            and "Writer" not in str(error)
+        ):
             raise
         reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
-        first_step = "Make it writable" if isinstance(error, PermissionError) else "Free some disk space"
+        first_step = (
+            "Make it writable" if isinstance(error, PermissionError) else "Free some disk space"
+        )
         resume = f". Earlier files are complete. {first_step}, then continue with --resume"
-        raise InputError(f"{path}: cannot be written ({reason}){f'; {cure}' if cure else resume}") from error
+        raise InputError(
+            f"{path}: cannot be written ({reason}){f'; {cure}' if cure else resume}"
+        ) from error

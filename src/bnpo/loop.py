@@ -17,7 +17,8 @@ from bnpo.runs.run import Run
 def train(config: TrainConfig) -> None:
     """Run Algorithm 1 on the ranks that the DeepSpeed launcher started.
 
-    Raises InputError, if it can before a model is loaded. A rank that fails later takes the other ranks with it.
+    Raises InputError, if it can before a model is loaded. A rank that fails later takes the other
+    ranks with it.
     """
     prepared = prepare_run(config)
     with Ranks() as ranks, Run(prepared, ranks) as run:
@@ -27,14 +28,22 @@ def train(config: TrainConfig) -> None:
 
 
 def one_step(
-    progress: Progress, task: Task, learner: Learner, sampler: Sampler, sync_bound: float, config: TrainConfig
+    progress: Progress,
+    task: Task,
+    learner: Learner,
+    sampler: Sampler,
+    sync_bound: float,
+    config: TrainConfig,
 ) -> Step:
-    """Make the step after `progress` and return what it did, the same on all ranks. Raises RunError."""
+    """Make the step after `progress` and return what it did, the same on all ranks. Raises
+    RunError.
+    """
     stopwatch, number = Stopwatch(), progress.step  # from 0
     with stopwatch("total"):
-        # Sample m answers to each of n questions. Answers are graded while others are still sampled.
-        # With --resample-rounds more than n questions may be drawn, and the learner takes n of them.
-        rollouts, place = collect_batch(task, progress.place, number, sampler, config, stopwatch)  # rewards [q, m, K]
+        # Sample m answers to each of n questions. Answers are graded while others are still
+        # sampled. With --resample-rounds more than n questions may be drawn, and the learner takes
+        # n of them. Rewards [q, m, K]
+        rollouts, place = collect_batch(task, progress.place, number, sampler, config, stopwatch)
         with stopwatch("generate"):
             sampler.sleep()  # its GPU memory goes to the learner
 
@@ -50,11 +59,22 @@ def one_step(
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
         with stopwatch("update"):
             experience = make_experience(task, rollouts, advantages)  # [N]
-            lr = config.update.lr * min(1.0, (number + 1) / max(1, config.update.warmup_steps))  # a linear warm-up
+            # A linear warm-up
+            lr = config.update.lr * min(1.0, (number + 1) / max(1, config.update.warmup_steps))
             metrics, old_logprobs = learner.update(experience, lr)
 
         # The new weights into vLLM, and a check that they arrived.
         with stopwatch("sync"):
             refresh_sampler(learner, sampler, number + 1)
             sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)
-    return Step(number + 1, place, rollouts, advantages, fits, metrics, old_logprobs, sync_difference, stopwatch)
+    return Step(
+        number + 1,
+        place,
+        rollouts,
+        advantages,
+        fits,
+        metrics,
+        old_logprobs,
+        sync_difference,
+        stopwatch,
+    )

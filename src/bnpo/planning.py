@@ -1,8 +1,9 @@
 """Plans of runs: the memory of a rank, whether a run fits, and what `--dry-run` prints.
 
-The memory is checked at every start, before a model is loaded. The bytes follow from DeepSpeed's settings, the shape of
-the model and what learner, sampler and loss allocate. Tests compare their sum with the CPU memory of real learners: it
-is off by at most 15 %. The hours are estimates from data sheets.
+The memory is checked at every start, before a model is loaded. The bytes follow from DeepSpeed's
+settings, the shape of the model and what learner, sampler and loss allocate. Tests compare their
+sum with the CPU memory of real learners: it is off by at most 15 %. The hours are estimates from
+data sheets.
 """
 
 import json
@@ -26,9 +27,22 @@ from bnpo.config import Planning, TrainConfig, flat_settings
 from bnpo.data import chat_template, encode_problems, load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
-from bnpo.evaluation.suites import Suite, dataset_problems, encode_prompts, load_suite, longest_sequence
+from bnpo.evaluation.suites import (
+    Suite,
+    dataset_problems,
+    encode_prompts,
+    load_suite,
+    longest_sequence,
+)
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import check_model, load_tokenizer, local_folder, model_config, model_folder, running
+from bnpo.policy.folder import (
+    check_model,
+    load_tokenizer,
+    local_folder,
+    model_config,
+    model_folder,
+    running,
+)
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
@@ -45,13 +59,17 @@ DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 BANDWIDTH_USE = 0.6  # share of the bandwidth that sampling reaches
 SAMPLING_USE = 0.4  # share of the operations that sampling reaches: few rows per product
 MFU = 0.35  # share of the operations that an update reaches
-PASS_SECONDS = 0.005  # of a pass that draws a token of each answer, besides the GPU's work: scheduling and launching
+# Of a pass that draws a token of each answer, besides the GPU's work: scheduling and launching
+PASS_SECONDS = 0.005
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
-PROMPT_TOKENS = 103.0  # mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
+# Mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
+PROMPT_TOKENS = 103.0
 
 
 class ModelShape:
-    """The sizes of a Hugging Face model on which its memory and speed depend. Only config.json is read, no weights."""
+    """The sizes of a Hugging Face model on which its memory and speed depend. Only config.json
+    is read, no weights.
+    """
 
     def __init__(self, folder: Path):
         with running(str(folder), "transformers"), torch.device("meta"):  # shapes without memory
@@ -60,17 +78,23 @@ class ModelShape:
 
         def largest(setting: str, default: int) -> int:
             # Layers may differ in size. Older families do not have all settings.
-            return max(getattr(layer, setting, None) or default for layer in config.per_layer_config[:])
+            return max(
+                getattr(layer, setting, None) or default for layer in config.per_layer_config[:]
+            )
 
         self.parameters = elements(model)  # a tied head counts once
-        self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))  # number, elements of one
+        # Number, elements of one
+        self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))
         head = model.get_output_embeddings().weight  # [vocabulary, hidden]
         self.vocabulary, self.hidden, self.head = len(head), config.hidden_size, head.numel()
-        self.intermediate = largest("intermediate_size", 4 * self.hidden)  # width of the feed-forward layer
+        # Width of the feed-forward layer
+        self.intermediate = largest("intermediate_size", 4 * self.hidden)
         self.heads = largest("num_attention_heads", 1)
         self.key_heads = largest("num_key_value_heads", self.heads)
-        self.head_size = largest("head_dim", self.hidden // self.heads)  # width of a query, key or value
-        # Inputs and outputs of all linear layers that LoRA adapts: elements of an adapter of rank 1.
+        # Width of a query, key or value
+        self.head_size = largest("head_dim", self.hidden // self.heads)
+        # Inputs and outputs of all linear layers that LoRA adapts: elements of an adapter of rank
+        # 1.
         self.adapted = sum(sum(layer.weight.shape) for layer in adapted_layers(model).values())
 
 
@@ -78,7 +102,8 @@ class ModelShape:
 class MemoryPlan:
     """How a rank divides its GPU memory. On CPUs nothing is planned and vLLM's defaults hold."""
 
-    phases: dict[str, Counter[str]] = field(default_factory=dict)  # bytes by phase of a step and by part
+    # Bytes by phase of a step and by part
+    phases: dict[str, Counter[str]] = field(default_factory=dict)
     offloaded: int = 0  # bytes of CPU memory
     gpu_memory: float | None = None  # the sampler's share
     sequences: int | None = None  # answers that the sampler draws at once
@@ -88,18 +113,31 @@ class MemoryPlan:
 
     def __str__(self) -> str:
         """Return a table in GiB, parts down and phases across."""
-        rows = {part: [sizes[part] for sizes in self.phases.values()] for part in sum(self.phases.values(), Counter())}
+        rows = {
+            part: [sizes[part] for sizes in self.phases.values()]
+            for part in sum(self.phases.values(), Counter())
+        }
         rows["total"] = [sizes.total() for sizes in self.phases.values()]
-        lines = [f"{part:<14}" + "".join(f"{size / GIB:11.2f}" for size in sizes) for part, sizes in rows.items()]
-        return "\n".join([f"{'GiB':<14}" + "".join(f"{phase:>11}" for phase in self.phases), *lines])
+        lines = [
+            f"{part:<14}" + "".join(f"{size / GIB:11.2f}" for size in sizes)
+            for part, sizes in rows.items()
+        ]
+        return "\n".join(
+            [f"{'GiB':<14}" + "".join(f"{phase:>11}" for phase in self.phases), *lines]
+        )
 
 
-def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: str = "cuda") -> MemoryPlan:
-    """Return the memory of one of `ranks` ranks without its sampler. Tests compare it with learners on the CPU."""
+def learner_memory(
+    shape: ModelShape, config: TrainConfig, ranks: int, device: str = "cuda"
+) -> MemoryPlan:
+    """Return the memory of one of `ranks` ranks without its sampler. Tests compare it with
+    learners on the CPU.
+    """
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
     trained = adapter or shape.parameters
-    partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)  # of a rank
+    # Of a rank
+    partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)
     bucket = min(REDUCE_BUCKET, trained)  # elements of gradients that are reduced together
     held = Counter(weights=weights * (not hardware.offload_weights))
     held["gradients"] = 4 * partition * on_gpu + 4 * bucket  # in fp32
@@ -107,29 +145,49 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     held["CUDA and NCCL"] = CONTEXTS
     # Beside gradients, fp32 weights and moments, an offloaded optimizer has the gradients again.
     offloaded = 20 * partition * (not on_gpu) + weights * hardware.offload_weights
-    # DeepSpeed gathers weights, and keeps some for their next use. One rank has all of them, unless they are offloaded.
+    # DeepSpeed gathers weights, and keeps some for their next use. One rank has all of them, unless
+    # they are offloaded.
     zero = DeepSpeedZeroConfig(stage=3)
     gathered = size * min(zero.max_live_parameters + shape.layer + shape.head, shape.parameters)
     gathered *= ranks > 1 or hardware.offload_weights
-    # Gradients in the order of the ranks. The embedding is reduced alone if it is larger than a bucket.
+    # Gradients in the order of the ranks. The embedding is reduced alone if it is larger than a
+    # bucket.
     reduction = 4 * max(bucket, 0 if adapter else shape.head)
-    # AdamW copies gradients group by group, but not offloaded ones. Those in fp16 are all checked for overflows.
-    copied = 5 * partition if hardware.dtype == "float16" else 4 * min(partition, zero.sub_group_size)
-    # Activations in elements per token. For its backward pass, a layer saves those of norms, attention and feed-forward
-    # layer, or with gradient checkpointing only its input.
-    of_layer = 8 * shape.hidden + (3 * shape.heads + 2 * shape.key_heads) * shape.head_size + 4 * shape.intermediate
-    saved = 5 * shape.hidden + shape.layers * (shape.hidden if hardware.gradient_checkpointing else of_layer)
-    backward = 4 * shape.hidden + 2 * shape.intermediate + of_layer * hardware.gradient_checkpointing  # of one layer
+    # AdamW copies gradients group by group, but not offloaded ones. Those in fp16 are all checked
+    # for overflows.
+    copied = (
+        5 * partition if hardware.dtype == "float16" else 4 * min(partition, zero.sub_group_size)
+    )
+    # Activations in elements per token. For its backward pass, a layer saves those of norms,
+    # attention and feed-forward layer, or with gradient checkpointing only its input.
+    of_layer = (
+        8 * shape.hidden
+        + (3 * shape.heads + 2 * shape.key_heads) * shape.head_size
+        + 4 * shape.intermediate
+    )
+    saved = 5 * shape.hidden + shape.layers * (
+        shape.hidden if hardware.gradient_checkpointing else of_layer
+    )
+    # Of one layer
+    backward = (
+        4 * shape.hidden + 2 * shape.intermediate + of_layer * hardware.gradient_checkpointing
+    )
     longest = longest_sequence(config, None)
     answers = batch.questions_per_step * batch.samples_per_question // ranks
     tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
     # A chunk of logits in fp32, and its gradient if in 16 bits.
-    logits = (4 if size == 4 else 6) * max(shape.vocabulary, min(tokens * shape.vocabulary, LOGIT_CHUNK[device]))
-    # The layer also has the gradient of its weights, which CPUs reduce later. The head has two of its own in fp32.
-    in_layer = size * (tokens * backward + (adapter // shape.layers or shape.layer)) + reduction * (device != "cpu")
+    logits = (4 if size == 4 else 6) * max(
+        shape.vocabulary, min(tokens * shape.vocabulary, LOGIT_CHUNK[device])
+    )
+    # The layer also has the gradient of its weights, which CPUs reduce later. The head has two of
+    # its own in fp32.
+    in_layer = size * (tokens * backward + (adapter // shape.layers or shape.layer)) + reduction * (
+        device != "cpu"
+    )
     in_head = logits + (0 if adapter else 2 * 4 * shape.head)
     passes = gathered + size * tokens * saved + max(in_layer, in_head)
-    # After the weight sync, the learner scores an answer beside the sampler, which takes more than sampling.
+    # After the weight sync, the learner scores an answer beside the sampler, which takes more than
+    # sampling.
     scoring = (
         gathered
         + size * longest * (6 * shape.hidden + 3 * shape.intermediate)
@@ -137,24 +195,31 @@ def learner_memory(shape: ModelShape, config: TrainConfig, ranks: int, device: s
     )
     # `activations` are all that exists only for a while.
     work = {"update": max(passes, copied * on_gpu, 2 * reduction), "sampling": scoring}
-    return MemoryPlan({phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded)
+    return MemoryPlan(
+        {phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded
+    )
 
 
-def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int, gpu: int) -> MemoryPlan:
+def plan_memory(
+    shape: ModelShape, config: TrainConfig, longest: int, ranks: int, gpu: int
+) -> MemoryPlan:
     """Return how each of `ranks` ranks divides the `gpu` bytes of its GPU.
 
-    The sampler gets prompts plus answers of up to `longest` tokens. Its share is --gpu-memory. By default it is what
-    the learner leaves, but at most what the answers of a step can use. In a run it is measured once the learner exists
-    (`sampler_share`).
+    The sampler gets prompts plus answers of up to `longest` tokens. Its share is --gpu-memory. By
+    default it is what the learner leaves, but at most what the answers of a step can use. In a run
+    it is measured once the learner exists (`sampler_share`).
     """
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     sharing, given = hardware.sampler_ranks, hardware.gpu_memory
-    per_question = batch.samples_per_question + (config.method.algo == "remax")  # its baseline is an answer too
+    # Its baseline is an answer too
+    per_question = batch.samples_per_question + (config.method.algo == "remax")
     answers = batch.questions_per_step * sharing // ranks * per_question  # of a sampler
-    # What a GPU needs for all answers: its part of the weights, the workspace of a prefill, CUDA graphs.
+    # What a GPU needs for all answers: its part of the weights, the workspace of a prefill, CUDA
+    # graphs.
     prefill = max(PREFILL_TOKENS, longest) * (3 * shape.intermediate // sharing + 6 * shape.hidden)
     fixed = size * (shape.parameters // sharing + prefill) + GRAPHS + ASLEEP
-    # For a token, keys and values: of fewer key heads than GPUs, each is on several. For an answer, fp32 logits thrice.
+    # For a token, keys and values: of fewer key heads than GPUs, each is on several. For an answer,
+    # fp32 logits thrice.
     token = 2 * size * shape.layers * shape.head_size * max(1, ceil(shape.key_heads / sharing))
     logits = 12 * shape.vocabulary
     least = fixed + logits + token * longest  # for one answer at a time
@@ -163,46 +228,84 @@ def plan_memory(shape: ModelShape, config: TrainConfig, longest: int, ranks: int
     plan = learner_memory(shape, config, ranks)
     left = USABLE * gpu - plan.phases["sampling"].total()
     share = int(given * gpu) if given else int(max(least, min(left, most)))
-    # The cache must hold a quarter of the longest for each answer. Of more answers vLLM would evict some.
+    # The cache must hold a quarter of the longest for each answer. Of more answers vLLM would evict
+    # some.
     sequences = max(1, min(answers, int((share - fixed) / (token * longest / 4 + logits))))
     plan.phases["update"]["sampler"], plan.phases["sampling"]["sampler"] = ASLEEP, share
     phase, parts = max(plan.phases.items(), key=lambda item: item[1].total())
     problem = ""
     if parts.total() > USABLE * gpu:
         part, taken = parts.most_common(1)[0]
-        problem = f"'{phase}' takes {parts.total() / GIB:.1f} GiB per rank, of which {taken / GIB:.1f} are '{part}'"
-        problem += "; try a lower --micro-batch-tokens or --gpu-memory, --gradient-checkpointing, --lora-rank 32, "
-        problem += "more ranks, --offload-optimizer, --sampler-ranks 2 or --offload-weights (docs/gpus.md)"
+        problem = (
+            f"'{phase}' takes {parts.total() / GIB:.1f} GiB per rank, of which {taken / GIB:.1f} "
+            f"are '{part}'"
+        )
+        problem += (
+            "; try a lower --micro-batch-tokens or --gpu-memory, --gradient-checkpointing, "
+            "--lora-rank 32, "
+        )
+        problem += (
+            "more ranks, --offload-optimizer, --sampler-ranks 2 or --offload-weights (docs/gpus.md)"
+        )
     elif share < least:
         problem = f"the sampler needs {least / GIB:.1f} GiB; raise --gpu-memory, or leave it out"
     if problem:
-        problem = f"{config.data.model}: does not fit {ranks} x {gpu / GIB:.1f} GiB of GPU memory: {problem}"
+        problem = (
+            f"{config.data.model}: does not fit {ranks} x {gpu / GIB:.1f} GiB of GPU memory: "
+            f"{problem}"
+        )
     gpu_memory = given or int(1000 * share / gpu) / 1000
-    return replace(plan, gpu_memory=gpu_memory, sequences=sequences, least=least, most=most, problem=problem)
+    return replace(
+        plan, gpu_memory=gpu_memory, sequences=sequences, least=least, most=most, problem=problem
+    )
 
 
 def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
-    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of `ranks_here` ranks."""
+    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of
+    `ranks_here` ranks.
+    """
     keys = shape.key_heads  # vLLM repeats key heads if there are too few
-    if any(count % size for count in (ranks_here, shape.heads, shape.intermediate)) or (keys % size and size % keys):
-        divided = f"the {ranks_here} ranks of a machine, {shape.heads} heads and a width of {shape.intermediate}"
-        raise InputError(f"--sampler-ranks {size}: must divide {divided}, and divide or be divided by {keys} key heads")
+    if any(count % size for count in (ranks_here, shape.heads, shape.intermediate)) or (
+        keys % size and size % keys
+    ):
+        divided = (
+            f"the {ranks_here} ranks of a machine, {shape.heads} heads and a width of "
+            f"{shape.intermediate}"
+        )
+        raise InputError(
+            f"--sampler-ranks {size}: must divide {divided}, and divide or be divided by {keys} "
+            "key heads"
+        )
 
 
 def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
-    """Return the plan of a run on this machine's GPUs. Raises InputError if GPUs or CPU memory are too small for it."""
-    shape, ranks, cuda = ModelShape(model), int(os.environ.get("WORLD_SIZE", "1")), torch.cuda.is_available()
+    """Return the plan of a run on this machine's GPUs. Raises InputError if GPUs or CPU memory
+    are too small for it.
+    """
+    shape, ranks, cuda = (
+        ModelShape(model),
+        int(os.environ.get("WORLD_SIZE", "1")),
+        torch.cuda.is_available(),
+    )
     ranks_here = int(os.environ.get("LOCAL_SIZE", ranks))
     check_sampler_ranks(shape, config.hardware.sampler_ranks, ranks_here)
     learner = learner_memory(shape, config, ranks, "cuda" if cuda else "cpu")
     held = learner.offloaded + (0 if cuda else learner.phases["update"].total() - CONTEXTS)
     if ranks_here * held > (memory := psutil.virtual_memory().total):
-        problem = f"needs {ranks_here * held / GIB:.0f} GiB of CPU memory, this machine has {memory / GIB:.0f}"
-        raise InputError(f"{config.data.model}: {problem}; try --lora-rank 32, or more machines (docs/gpus.md)")
+        problem = (
+            f"needs {ranks_here * held / GIB:.0f} GiB of CPU memory, this machine has "
+            f"{memory / GIB:.0f}"
+        )
+        raise InputError(
+            f"{config.data.model}: {problem}; try --lora-rank 32, or more machines (docs/gpus.md)"
+        )
     if not cuda:
         return MemoryPlan()
     # The smallest GPU, so that all ranks here plan alike.
-    gpu = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in range(torch.cuda.device_count()))
+    gpu = min(
+        torch.cuda.get_device_properties(gpu).total_memory
+        for gpu in range(torch.cuda.device_count())
+    )
     plan = plan_memory(shape, config, longest, ranks, gpu)
     if plan.problem:
         raise InputError(plan.problem)
@@ -210,26 +313,35 @@ def plan_here(config: TrainConfig, model: Path, longest: int) -> MemoryPlan:
 
 
 def sampler_share(plan: MemoryPlan, config: TrainConfig) -> float | None:
-    """Return the share of its GPU that the sampler gets: what the learner leaves free. A collective on GPUs.
+    """Return the share of its GPU that the sampler gets: what the learner leaves free. A collective
+    on GPUs.
 
-    The learner must hold all that it keeps from step to step. Raises InputError on all ranks if too little is left.
+    The learner must hold all that it keeps from step to step. Raises InputError on all ranks if too
+    little is left.
     """
     if not plan.phases or config.hardware.gpu_memory is not None:
         return plan.gpu_memory
-    dist.all_reduce(torch.zeros(1, device="cuda"))  # NCCL allocates its buffers with the first collective
+    # NCCL allocates its buffers with the first collective
+    dist.all_reduce(torch.zeros(1, device="cuda"))
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
     left = min(plan.most, free - plan.phases["sampling"]["activations"] - (1 - USABLE) * total)
     # Rounded down, and equal on all ranks, which sample equally many answers.
     share = min(gather(max(0, int(1000 * left / total)) / 1000))
     if share * total < plan.least:
-        problem = f"beside the learner {share * total / GIB:.1f} GiB of a GPU are left for the sampler"
-        raise InputError(f"{problem}, which needs {plan.least / GIB:.1f}. Use --offload-optimizer or more ranks")
+        problem = (
+            f"beside the learner {share * total / GIB:.1f} GiB of a GPU are left for the sampler"
+        )
+        raise InputError(
+            f"{problem}, which needs {plan.least / GIB:.1f}. Use --offload-optimizer or more ranks"
+        )
     return share
 
 
 def data_sheet(gpu: str) -> tuple[int, float, float]:
-    """Return the bytes of memory of `gpu`, and its bytes and bf16 operations per second. Raises InputError."""
+    """Return the bytes of memory of `gpu`, and its bytes and bf16 operations per second. Raises
+    InputError.
+    """
     known = {name.replace(" ", "-"): sheet for name, sheet in GPUS.items() if sheet[1]}
     if gpu not in known:
         raise InputError(f"--gpu: unknown GPU '{gpu}'; known: {', '.join(known)}")
@@ -250,59 +362,91 @@ class Inputs:
     lines: list[str]
 
 
-def sampling_seconds(inputs: Inputs, planning: Planning, answers: int, size: int, most: int = MOST_SEQUENCES) -> float:
-    """Return the seconds in which samplers on `size` GPUs each draw `answers` in bf16, `most` at once per sampler.
+def sampling_seconds(
+    inputs: Inputs, planning: Planning, answers: int, size: int, most: int = MOST_SEQUENCES
+) -> float:
+    """Return the seconds in which samplers on `size` GPUs each draw `answers` in bf16, `most` at
+    once per sampler.
 
-    Finished answers are replaced while others wait. The last ones take until the longest possible answer is done.
+    Finished answers are replaced while others wait. The last ones take until the longest possible
+    answer is done.
     """
     answers = ceil(answers / max(1, (planning.gpus or 1) // size))  # of a sampler
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
-    passes = max(0, answers / most - 1) * mean + inputs.longest_answer  # each draws a token of all answers at work
-    cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)  # bytes read for a token
+    # Each draws a token of all answers at work
+    passes = max(0, answers / most - 1) * mean + inputs.longest_answer
+    # Bytes read for a token
+    cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)
     reading = (passes * 2 * shape.parameters + answers * mean * cache) / (bandwidth * BANDWIDTH_USE)
     computing = answers * mean * 2 * shape.parameters / (operations * SAMPLING_USE)
     return max(reading, computing) / size + passes * PASS_SECONDS
 
 
 def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float], list[str]]:
-    """Return the seconds of a run on the GPUs of --gpu by what takes them, and lines about their memory.
+    """Return the seconds of a run on the GPUs of --gpu by what takes them, and lines about their
+    memory.
 
     There are no seconds if the run does not fit. Raises InputError for an unknown GPU.
     """
-    batch, planning, shape, every = config.batch, config.planning, inputs.shape, config.logging.eval_every
+    batch, planning, shape, every = (
+        config.batch,
+        config.planning,
+        inputs.shape,
+        config.logging.eval_every,
+    )
     ranks, sharing = planning.gpus or 1, config.hardware.sampler_ranks
     memory, _, operations = data_sheet(planning.gpu)
     check_sampler_ranks(shape, sharing, min(ranks, 8))  # of a machine
     plan = plan_memory(shape, config, inputs.longest, ranks, memory)
-    lines = [f"memory per rank on {ranks} x {planning.gpu} with {memory / GIB:.1f} GiB, estimated:", str(plan)]
+    lines = [
+        f"memory per rank on {ranks} x {planning.gpu} with {memory / GIB:.1f} GiB, estimated:",
+        str(plan),
+    ]
     if plan.offloaded:
         lines.append(f"CPU memory per rank: {plan.offloaded / GIB:.1f} GiB")
     if plan.problem:
         return {}, [*lines, plan.problem]
-    lines.append(f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once")
-    # The answers to a question share its prompt. With LoRA, the model has no gradients of its own weights.
+    lines.append(
+        f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once"
+    )
+    # The answers to a question share its prompt. With LoRA, the model has no gradients of its own
+    # weights.
     answer_tokens = batch.samples_per_question * min(planning.answer_tokens, inputs.longest_answer)
     tokens = batch.questions_per_step * (inputs.prompt + answer_tokens)
-    update = (4 if config.update.lora_rank else 6) * shape.parameters * tokens / (ranks * operations * MFU)
-    evaluations = ceil(inputs.steps / every) + 1 if every else 0  # at the start, every so many steps and at the end
+    update = (
+        (4 if config.update.lora_rank else 6)
+        * shape.parameters
+        * tokens
+        / (ranks * operations * MFU)
+    )
+    # At the start, every so many steps and at the end
+    evaluations = ceil(inputs.steps / every) + 1 if every else 0
     answers = batch.questions_per_step * batch.samples_per_question
     seconds = {
-        "sampling": inputs.steps * sampling_seconds(inputs, planning, answers, sharing, plan.sequences),
+        "sampling": inputs.steps
+        * sampling_seconds(inputs, planning, answers, sharing, plan.sequences),
         "updates": inputs.steps * batch.ppo_iterations * update,
-        "evaluations": evaluations * sampling_seconds(inputs, planning, inputs.eval_answers, sharing, plan.sequences),
+        "evaluations": evaluations
+        * sampling_seconds(inputs, planning, inputs.eval_answers, sharing, plan.sequences),
         "start": START_SECONDS,
     }
     return seconds, lines
 
 
 def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int, int]:
-    """Return the bytes of a checkpoint, and how many exist at once: those kept, the best, and one that is written.
+    """Return the bytes of a checkpoint, and how many exist at once: those kept, the best, and one
+    that is written.
 
     A checkpoint has the model (merged if there is an adapter), master weights and AdamW's moments.
     """
-    adapter, saves = shape.adapted * (config.update.lora_rank or 0), ceil(steps / config.folder.save_every)
-    size = DTYPE_BYTES[config.hardware.dtype] * (shape.parameters + adapter) + 12 * (adapter or shape.parameters)
+    adapter, saves = (
+        shape.adapted * (config.update.lora_rank or 0),
+        ceil(steps / config.folder.save_every),
+    )
+    size = DTYPE_BYTES[config.hardware.dtype] * (shape.parameters + adapter) + 12 * (
+        adapter or shape.parameters
+    )
     return size, min(config.folder.keep or saves, saves) + bool(config.logging.eval_every) + 1
 
 
@@ -310,8 +454,9 @@ def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int
 def find_model(name: str, longest: int) -> tuple[Path, ModelShape, PreTrainedTokenizerBase | None]:
     """Return folder, shape and tokenizer of a model, which is downloaded without its weights.
 
-    Without a network, the models of the paper have their shapes in data/models, but no tokenizer (None). Raises
-    InputError if there is no such model, or if its context is shorter than `longest` tokens.
+    Without a network, the models of the paper have their shapes in data/models, but no tokenizer
+    (None). Raises InputError if there is no such model, or if its context is shorter than `longest`
+    tokens.
     """
     try:
         folder = model_folder(name, weights=False)
@@ -334,26 +479,45 @@ def training_inputs(config: TrainConfig) -> Inputs:
     problems, _ = load_sources(data.train_data, config.columns)
     mean, lines = PROMPT_TOKENS, [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
     if tokenizer:
-        tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
+        tokenizer.chat_template = chat_template(
+            tokenizer, data.template, data.system_prompt, data.thinking
+        )
         kept, prompts = encode_problems(problems, tokenizer, limit, batch.questions_per_step)
         lines[0] += f", {len(problems) - len(kept)} of them left out: prompt over {limit} tokens"
         lines.append(f"the longest of the other prompts has {max(map(len, prompts))} tokens")
         for problem, prompt in zip(kept[:2], prompts[:2], strict=True):
-            lines.append(f"prompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: {problem.answer}")
+            lines.append(
+                f"prompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: "
+                f"{problem.answer}"
+            )
         problems, mean = kept, fmean(map(len, prompts))
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
-    evaluation = evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
-    epoch, answers = len(problems) // batch.questions_per_step, batch.questions_per_step * batch.samples_per_question
+    evaluation = (
+        evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
+    )
+    epoch, answers = (
+        len(problems) // batch.questions_per_step,
+        batch.questions_per_step * batch.samples_per_question,
+    )
     steps = batch.steps or batch.epochs * epoch
     size, count = checkpoints(config, shape, steps)
     lines += [
         *evaluation.lines,
-        f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers ({epoch} steps per "
-        f"epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} optimizer steps, {steps * answers:,} answers",
+        f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
+        f"({epoch} steps per epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} "
+        f"optimizer steps, {steps * answers:,} answers",
         f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
     ]
-    return Inputs(shape, mean, longest, config.sampling.max_answer_tokens, steps, evaluation.eval_answers, lines)
+    return Inputs(
+        shape,
+        mean,
+        longest,
+        config.sampling.max_answer_tokens,
+        steps,
+        evaluation.eval_answers,
+        lines,
+    )
 
 
 def evaluation_inputs(name: str, suite: Suite) -> Inputs:
@@ -367,32 +531,44 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
             encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
         count = len(problems)
         answers += count * repetitions
-        found = 100 * detectable(error=sqrt(0.25 / count))  # with the largest variance that problems can have
+        # With the largest variance that problems can have
+        found = 100 * detectable(error=sqrt(0.25 / count))
         lines.append(
-            f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true difference of "
-            f"{found:.1f} points to any other model is found (power 80 %)"
+            f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true "
+            f"difference of {found:.1f} points to any other model is found (power 80 %)"
         )
     lines.append(f"{answers:,} answers per evaluation")
     return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)
 
 
 def objective_lines(config: TrainConfig) -> list[str]:
-    """Return what training with --algo weight maximises as a table, line by line: exact for rewards of 0 and 1."""
+    """Return what training with --algo weight maximises as a table, line by line: exact for
+    rewards of 0 and 1.
+    """
     if config.method.weight is None:
         return []
     m = config.batch.samples_per_question
     gain = gains(*config.method.weights(shares(m), m, config.batch.questions_per_step))  # [m]
     values = {"accuracy p": ACCURACIES, "weight": exact_weight(ACCURACIES, gain)}
     values["objective"] = exact_objective(ACCURACIES, gain)
-    lines = [f"what training maximises with {m} answers per question, exactly for rewards of 0 and 1:"]
-    return lines + [f"{name:<11}" + "".join(f"{value:>10.4g}" for value in row) for name, row in values.items()]
+    lines = [
+        f"what training maximises with {m} answers per question, exactly for rewards of 0 and 1:"
+    ]
+    return lines + [
+        f"{name:<11}" + "".join(f"{value:>10.4g}" for value in row) for name, row in values.items()
+    ]
 
 
 def dry_run_training(config: TrainConfig) -> None:
     """Print what `train.py` would do. Raises InputError for what it would refuse."""
     inputs = training_inputs(config)
     seconds, lines = plan_training(config, inputs) if config.planning.gpu else ({}, [])
-    print_plan(flat_settings(config), [*inputs.lines, *objective_lines(config), *lines], seconds, config.planning)
+    print_plan(
+        flat_settings(config),
+        [*inputs.lines, *objective_lines(config), *lines],
+        seconds,
+        config.planning,
+    )
 
 
 def dry_run_evaluation(config: EvalConfig) -> None:
@@ -403,13 +579,17 @@ def dry_run_evaluation(config: EvalConfig) -> None:
         inputs = evaluation_inputs(ckpt, suite)
         seconds = {}
         if config.planning.gpu:
-            sampling = sampling_seconds(inputs, config.planning, inputs.eval_answers, config.tensor_parallel)
+            sampling = sampling_seconds(
+                inputs, config.planning, inputs.eval_answers, config.tensor_parallel
+            )
             seconds = {"sampling": sampling, "start": START_SECONDS}
         settings = flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}
         print_plan(settings, inputs.lines, seconds, config.planning)
 
 
-def print_plan(settings: dict, lines: list[str], seconds: dict[str, float], planning: Planning) -> None:
+def print_plan(
+    settings: dict, lines: list[str], seconds: dict[str, float], planning: Planning
+) -> None:
     """Print `settings` as JSON, `lines`, and the estimated hours of a run with what they assume."""
     print(json.dumps(settings, indent=2, default=str), *lines, sep="\n")
     if planning.gpu is None:
@@ -417,5 +597,11 @@ def print_plan(settings: dict, lines: list[str], seconds: dict[str, float], plan
     elif seconds:
         parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
         hours = sum(seconds.values()) / 3600
-        print(f"estimate: {hours:.1f} hours, {hours * (planning.gpus or 1):.1f} GPU-hours (in hours: {parts})")
-        print(f"it assumes {planning.answer_tokens} tokens per answer (--answer-tokens), and docs/reproduce.md")
+        print(
+            f"estimate: {hours:.1f} hours, {hours * (planning.gpus or 1):.1f} GPU-hours (in hours: "
+            f"{parts})"
+        )
+        print(
+            f"it assumes {planning.answer_tokens} tokens per answer (--answer-tokens), and "
+            "docs/reproduce.md"
+        )

@@ -1,4 +1,6 @@
-"""The rollouts of one step: every rank samples and grades answers to its share of the questions; all are gathered."""
+"""The rollouts of one step: every rank samples and grades answers to its share of the questions;
+all are gathered.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,14 +30,16 @@ class Task:
     prompts: list[list[int]]
     tokenizer: PreTrainedTokenizerBase
     grader: Grader
-    answer_tags: bool  # whether prompts ask for answer tags, so that the final answer stands between them
+    # Whether prompts ask for answer tags, so that the final answer stands between them
+    answer_tags: bool
 
 
 @dataclass(frozen=True)
 class Rollouts:
     """Answers to q questions, m to each, with K rewards each. The same on all ranks.
 
-    q is n (--questions-per-step), or a multiple of n with --resample-rounds. For watched questions, q is their number.
+    q is n (--questions-per-step), or a multiple of n with --resample-rounds. For watched questions,
+    q is their number.
     """
 
     questions: np.ndarray  # [q], indices of the task's problems
@@ -60,19 +64,26 @@ class Rollouts:
 
 
 def collect(
-    task: Task, draws: list[np.ndarray], step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
+    task: Task,
+    draws: list[np.ndarray],
+    step: int,
+    sampler: Sampler,
+    config: TrainConfig,
+    stopwatch: Stopwatch,
 ) -> Rollouts:
-    """Sample and grade answers to this rank's share of the questions, and return the rollouts of all ranks.
+    """Sample and grade answers to this rank's share of the questions, and return the rollouts of
+    all ranks.
 
-    `draws` are arrays of questions, as indices of the task's problems. They are asked in turn, until n of the questions
-    asked so far have answers with unequal rewards, or no draw is left. The seeds depend on `step`. For the watched
-    questions it is WATCHED: they have seeds of their own, and the rest of the run is the same without them. A
-    collective.
+    `draws` are arrays of questions, as indices of the task's problems. They are asked in turn,
+    until n of the questions asked so far have answers with unequal rewards, or no draw is left. The
+    seeds depend on `step`. For the watched questions it is WATCHED: they have seeds of their own,
+    and the rest of the run is the same without them. A collective.
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     groups, greedy = [], []  # [q] each: answers and grades, the same for ReMax's greedy answers
     for questions in draws:
-        own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]  # perhaps none
+        # Perhaps none
+        own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]
         own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
             of_ranks = gather((own_groups, stopwatch.seconds["generate"]))
@@ -95,11 +106,17 @@ def collect(
 
 
 def _sample_and_grade(
-    task: Task, questions: np.ndarray, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
+    task: Task,
+    questions: np.ndarray,
+    step: int,
+    sampler: Sampler,
+    config: TrainConfig,
+    stopwatch: Stopwatch,
 ) -> list[tuple[bool, list[Answer], Grades]]:
     """Return (is_greedy, answers, grades) of this rank's `questions`, in their order.
 
-    That is one item with the m answers to each question and, for ReMax, another one with its greedy answer.
+    That is one item with the m answers to each question and, for ReMax, another one with its greedy
+    answer.
     """
     sampled: list[tuple[SampledGroup, list[list[Future]]]] = []
     groups = sampler.sample(
@@ -118,14 +135,20 @@ def _sample_and_grade(
         if group is None:
             break
         with stopwatch("reward"):
-            # Grading starts while other answers are still sampled. Slow comparisons run in worker processes.
+            # Grading starts while other answers are still sampled. Slow comparisons run in worker
+            # processes.
             reference = task.problems[questions[group.prompt_index]].answer
             token_ids = [answer.token_ids for answer in group.answers]
             texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-            sampled.append((group, task.grader.start(texts, [reference] * len(texts), task.answer_tags)))
+            sampled.append(
+                (group, task.grader.start(texts, [reference] * len(texts), task.answer_tags))
+            )
     with stopwatch("reward"):
         sampled.sort(key=lambda item: item[0].prompt_index)  # vLLM finishes in any order
-        return [(group.greedy, group.answers, task.grader.grades(outcomes)) for group, outcomes in sampled]
+        return [
+            (group.greedy, group.answers, task.grader.grades(outcomes))
+            for group, outcomes in sampled
+        ]
 
 
 def collect_batch(
@@ -155,8 +178,11 @@ def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> n
     return (counted != counted[:, :1]).any(axis=(1, 2))
 
 
-def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None = None) -> np.ndarray:
-    """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [q, m, K].
+def trained_groups(
+    rewards: np.ndarray, n: int, weights: Sequence[float] | None = None
+) -> np.ndarray:
+    """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [q,
+    m, K].
 
     Those whose answers differ in a reward are taken first, and others fill the batch.
     """
@@ -164,8 +190,14 @@ def trained_groups(rewards: np.ndarray, n: int, weights: Sequence[float] | None 
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
-    """Return the learner's input: the N answers to the trained questions. `advantages` [q, m] are of all questions."""
-    trained = [(rollouts.questions[group], answer) for group in rollouts.trained for answer in rollouts.answers[group]]
+    """Return the learner's input: the N answers to the trained questions. `advantages` [q, m]
+    are of all questions.
+    """
+    trained = [
+        (rollouts.questions[group], answer)
+        for group in rollouts.trained
+        for answer in rollouts.answers[group]
+    ]
     return Experience(
         prompts=[task.prompts[question] for question, _ in trained],
         answers=[answer.token_ids for _, answer in trained],

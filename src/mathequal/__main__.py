@@ -38,34 +38,50 @@ def start_verdict(rule: str, reference: str, text: str) -> Future:
 
 
 def grade_cases(cases: list[dict], rule: str) -> dict:
-    """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that is expected.
+    """Grade cases with the strings `gold` and `prediction` and, if known, the boolean `equal` that
+    is expected.
 
-    Returns n, agreement (share of the labelled cases, None without any), the cases that disagree, and the number of
-    cases without a verdict by the reason (they count as different).
+    Returns n, agreement (share of the labelled cases, None without any), the cases that disagree,
+    and the number of cases without a verdict by the reason (they count as different).
     """
     calls = [start_verdict(rule, case["gold"], case["prediction"]) for case in cases]
     outcomes = [call.result() for call in calls]
-    labelled = [(case, outcome is True) for case, outcome in zip(cases, outcomes, strict=True) if "equal" in case]
+    labelled = [
+        (case, outcome is True)
+        for case, outcome in zip(cases, outcomes, strict=True)
+        if "equal" in case
+    ]
     wrong = [case for case, verdict in labelled if verdict != case["equal"]]
     return {
         "n": len(cases),
         "agreement": 1 - len(wrong) / len(labelled) if labelled else None,
         "false_positives": [case for case in wrong if not case["equal"]],
         "false_negatives": [case for case in wrong if case["equal"]],
-        "failures": dict(Counter(outcome.kind for outcome in outcomes if not isinstance(outcome, bool))),
+        "failures": dict(
+            Counter(outcome.kind for outcome in outcomes if not isinstance(outcome, bool))
+        ),
     }
 
 
 def main() -> None:
     """Grade JSON-lines cases and compare with their labels, or grade one pair."""
     parser = argparse.ArgumentParser(prog="python -m mathequal", description=__doc__)
-    cases_help = "JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if known, equal"
+    cases_help = (
+        "JSON-lines file with gold, prediction (a text with a box, or a bare answer) and, if "
+        "known, equal"
+    )
     rules_help = "default: the rules of RULES.md; paper: the rule of the authors' released code"
     parser.add_argument("cases", nargs="?", type=Path, help=cases_help)
     # REMAINDER, since an answer may begin with a minus sign
-    parser.add_argument("--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last")
-    parser.add_argument("--json", action="store_true", help="print the report on cases as one line of JSON")
-    parser.add_argument("--grader", choices=("default", "paper"), default="default", help=rules_help)
+    parser.add_argument(
+        "--pair", nargs=argparse.REMAINDER, help="grade GOLD ANSWER; must come last"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the report on cases as one line of JSON"
+    )
+    parser.add_argument(
+        "--grader", choices=("default", "paper"), default="default", help=rules_help
+    )
     arguments = parser.parse_args()
     pair = arguments.pair or []
     if len(pair) != (2 if arguments.cases is None else 0):

@@ -21,9 +21,12 @@ from mathequal.words import plain_number, shown, verdict_of
 
 # The references 9.9 \pm 0.1 and "about 18.9"
 _TOLERANCE = re.compile(r"\$?\s*(-?\d+(?:\.\d+)?)\s*\\pm\s*(\d*\.\d+)\s*\$?")
-_ABOUT = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE)
+_ABOUT = re.compile(
+    r"\s*(?:\\text\s*\{\s*)?(?:about|approximately|roughly|around|\$?\s*\\approx|≈)", re.IGNORECASE
+)
 
-# Letters for any whole number beside \pi, for any constant behind a formula in x, and for x of f(x) = ...
+# Letters for any whole number beside \pi, for any constant behind a formula in x, and for x of f(x)
+# = ...
 _ANY_NUMBER = (
     re.compile(
         r"(?=.*(?:\\pi|\\mathbb\s*\{?\s*Z))(?:\\(?:[a-zA-Z]++|[^a-zA-Z])|[^kmnl\\])*?(?<![a-zA-Z\\])([kmnl])(?![a-zA-Z])"
@@ -39,10 +42,16 @@ _CALL = re.compile(r"([a-zA-Z]'*(?:_\w)?(?:\^\{-1\})?)\(([a-z])\)")
 
 
 def _with_same_letters(reference: str, answer: str) -> str:
-    r"""Return `answer` with the letters of `reference` where they mean the same: x for X, \pi k for \pi n."""
+    r"""Return `answer` with the letters of `reference` where they mean the same: x for X, \pi k
+    for \pi n.
+    """
     letters, others = set(_LETTER.findall(answer)), set(_LETTER.findall(reference))
-    bare = {letter.casefold() for letter in re.findall(_LETTER.pattern + r"(?!\s*_|[1-9])", f"{reference} {answer}")}
-    single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}  # choices and constants, but not C_1
+    bare = {
+        letter.casefold()
+        for letter in re.findall(_LETTER.pattern + r"(?!\s*_|[1-9])", f"{reference} {answer}")
+    }
+    # Choices and constants, but not C_1
+    single = {letter for letter in "abcdeiABCDEI" if letter.casefold() in bare}
     names = {letter: letter.swapcase() for letter in letters - single}
     for pattern in _ANY_NUMBER:
         matches = pattern.match(reference), pattern.match(answer)
@@ -61,20 +70,33 @@ _CHOICE_WITH_TEXT = re.compile(
 
 
 def _choice(text: str) -> tuple[str, str]:
-    r"""Return C and `42` for `\textbf{(C) }42`, two empty texts for what begins with no choice or names another."""
+    r"""Return C and `42` for `\textbf{(C) }42`, two empty texts for what begins with no choice
+    or names another.
+    """
     match = _CHOICE_WITH_TEXT.fullmatch(text)
-    if match is None or re.search(r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"]):
+    if match is None or re.search(
+        r"(?<![a-zA-Z\\])[A-J](?![a-zA-Z])|\b(?:or|not|and|nor)\b", match["rest"]
+    ):
         return "", ""
     rest = match["rest"].strip(" $")
     return match[1] or match[2], rest[:-1] if rest.count("}") > rest.count("{") else rest
 
 
 def verdict(reference: str, answer: str) -> bool:
-    """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1, about 18.9."""
-    texts = [re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", shown(spelled(text))) for text in (reference, answer)]
+    """Whether the two are equal. Symmetric, but only the reference may be inexact: 9.9 ± 0.1,
+    about 18.9.
+    """
+    texts = [
+        re.sub(r"(?<![\d,])\s+|(?<=\d)\s+(?![\d.])", "", shown(spelled(text)))
+        for text in (reference, answer)
+    ]
     choices = _choice(reference), _choice(answer)
     bare = [text.strip("()").upper() for text in texts]  # B for \\textbf{(B)}
-    if texts[0] == texts[1] != "" or bare[0] == choices[1][0] != "" or bare[1] == choices[0][0] != "":
+    if (
+        texts[0] == texts[1] != ""
+        or bare[0] == choices[1][0] != ""
+        or bare[1] == choices[0][0] != ""
+    ):
         return True
     expected, given = read(reference), read(_with_same_letters(reference, answer))
     if equal(expected, given):
@@ -83,7 +105,9 @@ def verdict(reference: str, answer: str) -> bool:
     if has_constant and _decided(same_functions, read(reference), read(answer)):
         return True
     values = choices[0][1], choices[1][1]
-    if bool(values[0]) != bool(values[1]) and equal(read(values[0] or reference), read(values[1] or answer)):
+    if bool(values[0]) != bool(values[1]) and equal(
+        read(values[0] or reference), read(values[1] or answer)
+    ):
         return True
     if not isinstance(given, Scalar):
         return False
@@ -92,7 +116,11 @@ def verdict(reference: str, answer: str) -> bool:
         center, tolerance = Fraction(inexact[1]), Fraction(inexact[2])
         # A large tolerance is more likely a formula with two values, such as 1 \pm 0.5.
         return tolerance * 10 <= abs(number) and abs(number - center) <= tolerance
-    return bool(_ABOUT.match(reference)) and isinstance(expected, Scalar) and _decided(rounded, given, expected)
+    return (
+        bool(_ABOUT.match(reference))
+        and isinstance(expected, Scalar)
+        and _decided(rounded, given, expected)
+    )
 
 
 def equal(first: Value, second: Value) -> bool:
@@ -108,7 +136,8 @@ def _decided(compare: Callable[..., bool], first: Value, second: Value) -> bool:
     """Return `compare(first, second)`, False where something has no value."""
     try:
         return compare(first, second)
-    except (Undefined, TypeError, BasePolynomialError):  # TypeError: a matrix where a number is needed
+    # TypeError: a matrix where a number is needed
+    except (Undefined, TypeError, BasePolynomialError):
         return False
 
 
@@ -155,14 +184,18 @@ def same_quantity(first: Scalar, second: Scalar) -> bool:
         factor = r"\frac{\pi}{180}" if first.unit == "degree" else r"\frac{180}{\pi}"
     else:
         try:
-            one, other = (_REGISTRY.Quantity(Fraction(1), scalar.unit) for scalar in (first, second))
+            one, other = (
+                _REGISTRY.Quantity(Fraction(1), scalar.unit) for scalar in (first, second)
+            )
             factor = str((one / other).to("").magnitude)
-        except pint.PintError:  # of another dimension, without a size (euros), or degrees Celsius, which have no factor
+        # Of another dimension, without a size (euros), or degrees Celsius, which have no factor
+        except pint.PintError:
             return False
     return same_value(Scalar(rf"({first.latex})\cdot({factor})"), second)
 
 
-_SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}  # units that are numbers: 20 % is 20, and 0.2
+# Units that are numbers: 20 % is 20, and 0.2
+_SIZES = {"percent": r"\frac{1}{100}", "degree": r"\frac{\pi}{180}"}
 
 
 def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
@@ -170,7 +203,9 @@ def _scalar_and_word(scalar: Scalar, word: Word) -> bool:
     time = re.fullmatch(r"\\frac\{(\d\d?)\}\{(\d\d)\}", scalar.latex)
     if time:
         hour = int(time[1])
-        return word.text in {f"{each % 24}:{time[2]}:00" for each in ([hour, hour + 12] if hour <= 12 else [hour])}
+        return word.text in {
+            f"{each % 24}:{time[2]}:00" for each in ([hour, hour + 12] if hour <= 12 else [hour])
+        }
     letters = re.sub(r"\s|\\text|[{}]", "", scalar.latex)
     return letters.isalpha() and letters.casefold() == word.text
 
@@ -181,7 +216,9 @@ _REASON = re.compile(r"(?:yes|no|true|false)(?:\.|,? (?:because|since|as)\b)")
 
 def _words(first: Word, second: Word) -> bool:
     verdict = verdict_of(first.text)
-    gives_reason = verdict in (first.text, second.text) or any(map(_REASON.match, (first.text, second.text)))
+    gives_reason = verdict in (first.text, second.text) or any(
+        map(_REASON.match, (first.text, second.text))
+    )
     if verdict and gives_reason and verdict == verdict_of(second.text):
         return True
     return re.sub(r"\s", "", first.text) == re.sub(r"\s", "", second.text)
@@ -191,10 +228,15 @@ _MATRICES = {"rows", "row", "column"}
 
 
 def _groups(first: Group, second: Group) -> bool:
-    """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed interval."""
+    """A list equals the tuple in its order, and the set in any. A tuple is no set and no closed
+    interval.
+    """
     kinds = {first.opening + first.closing, second.opening + second.closing}
     items = (*first.items, *second.items)
-    if any(group.items and all(isinstance(item, Relation) for item in group.items) for group in (first, second)):
+    if any(
+        group.items and all(isinstance(item, Relation) for item in group.items)
+        for group in (first, second)
+    ):
         return in_any_order(first.items, second.items) or same_set(first, second)
     if first.names and second.names:
         if set(first.names) != set(second.names):
@@ -204,8 +246,11 @@ def _groups(first: Group, second: Group) -> bool:
     for one, other in ((first, second), (second, first)):
         if roots := _unnamed_roots(one, other):
             return in_any_order(one.items, roots)
-        own_names = [item.names[0] for item in other.items if isinstance(item, Equation) and item.names[0]]
-        if one.names and own_names and own_names != list(one.names):  # x=1, x=2 is not the point x=1, y=2
+        own_names = [
+            item.names[0] for item in other.items if isinstance(item, Equation) and item.names[0]
+        ]
+        # X=1, x=2 is not the point x=1, y=2
+        if one.names and own_names and own_names != list(one.names):
             return False
     first, second = _in_axis_order(first), _in_axis_order(second)
     if kinds <= {"", "{}"}:
@@ -215,13 +260,19 @@ def _groups(first: Group, second: Group) -> bool:
         return compare(first.items, second.items)
     # A matrix is a tuple of rows, each of which is a tuple, as is a column. But a row is no column.
     is_matrix = len(kinds & _MATRICES) == 1 and kinds - _MATRICES < {"", "()", "[]"}
-    return (len(kinds) == 1 or kinds == {"", "()"} or is_matrix) and in_order(first.items, second.items)
+    return (len(kinds) == 1 or kinds == {"", "()"} or is_matrix) and in_order(
+        first.items, second.items
+    )
 
 
 def _unnamed_roots(indexed: Group, other: Group) -> list[Value]:
-    """Return the items of a list that may be the roots x_1 and x_2 in any order: 1, 2 or x=1, x=2. Else none."""
+    """Return the items of a list that may be the roots x_1 and x_2 in any order: 1, 2 or x=1,
+    x=2. Else none.
+    """
     letters = {name.partition("_")[0] for name in indexed.names}
-    is_indexed = len(letters) == 1 and all(re.fullmatch("[xyzt]_.*", name) for name in indexed.names)
+    is_indexed = len(letters) == 1 and all(
+        re.fullmatch("[xyzt]_.*", name) for name in indexed.names
+    )
     if not is_indexed or other.names or other.opening not in ("", "{"):
         return []
     names = [item.names[0] for item in other.items if isinstance(item, Equation)]
@@ -239,7 +290,8 @@ def _in_axis_order(group: Group) -> Group:
 
 
 def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
-    """`60,120` is a list where the other is one of three or more items, or of items with units, such as degrees.
+    """`60,120` is a list where the other is one of three or more items, or of items with units,
+    such as degrees.
 
     `32 or 2^5` is one value in two spellings. `x+1, x \\ne 2` is x+1.
     """
@@ -251,8 +303,13 @@ def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
         return equal(scalar, formula)
     if group.alternatives and len(set(group.items)) == len(group.items) and "," not in scalar.latex:
         return all(equal(scalar, item) for item in group.items)
-    letters = [item.latex for item in group.items if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)]
-    if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):  # ACD and A, C, D
+    letters = [
+        item.latex
+        for item in group.items
+        if isinstance(item, Scalar) and re.fullmatch("[A-H]", item.latex)
+    ]
+    # ACD and A, C, D
+    if len(letters) == len(group.items) > 1 and sorted(letters) == sorted(scalar.latex):
         return True
     if group.names and all(r"\angle" in name for name in group.names):  # several angles of one size
         return all(equal(scalar, item) for item in group.items)
@@ -265,10 +322,16 @@ def _scalar_and_group(scalar: Scalar, group: Group) -> bool:
 
 def _excludes(condition: Value, formula: Value) -> bool:
     """Whether a condition is x \\ne 2 for a letter of a formula."""
-    if not isinstance(formula, Scalar) or not isinstance(condition, Relation) or condition.operators != (r"\ne",):
+    if (
+        not isinstance(formula, Scalar)
+        or not isinstance(condition, Relation)
+        or condition.operators != (r"\ne",)
+    ):
         return False
     letter = condition.sides[0].latex
-    return len(letter) == 1 and bool(re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex))
+    return len(letter) == 1 and bool(
+        re.search(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", formula.latex)
+    )
 
 
 def _equation_and_value(equation: Equation, value: Value) -> bool:
@@ -287,17 +350,22 @@ def _equation_and_value(equation: Equation, value: Value) -> bool:
 def _stated_values(equation: Equation) -> list[Value]:
     """Return the spellings of the value that a chain ends in; none if they are not equal.
 
-    `5 \\times 24 = 120` has two, `x = 5` has one: a side that is a name is none. After a name, a side with variables
-    may stand for a number and is left out: `x = 2a = 6`.
+    `5 \\times 24 = 120` has two, `x = 5` has one: a side that is a name is none. After a name, a
+    side with variables may stand for a number and is left out: `x = 2a = 6`.
     """
     last = equation.sides[-1]
     sides_with_variables_count = equation.names[0] is None or not equation.constant[-1]
     spellings = [last]
-    for side, name, constant in zip(equation.sides[:-1], equation.names, equation.constant, strict=False):
+    for side, name, constant in zip(
+        equation.sides[:-1], equation.names, equation.constant, strict=False
+    ):
         if name is None and (constant or sides_with_variables_count):
             spellings.append(side)
     rounds = equation.approximate and isinstance(last, Scalar)
-    are_equal = all((rounded if rounds and isinstance(side, Scalar) else equal)(side, last) for side in spellings[1:])
+    are_equal = all(
+        (rounded if rounds and isinstance(side, Scalar) else equal)(side, last)
+        for side in spellings[1:]
+    )
     return spellings if are_equal else []
 
 
@@ -306,13 +374,18 @@ def _equations(first: Equation, second: Equation) -> bool:
     if names[0] == names[1] != "":
         values = product(_stated_values(first), _stated_values(second))
         return any(equal(one, other) for one, other in values)
-    for call, name in ((_CALL.fullmatch(names[0]), names[1]), (_CALL.fullmatch(names[1]), names[0])):
+    for call, name in (
+        (_CALL.fullmatch(names[0]), names[1]),
+        (_CALL.fullmatch(names[1]), names[0]),
+    ):
         is_same = call and (name == call[1] or (name == "y" and call[2] == "x"))
         if is_same and len(first.sides) == len(second.sides) == 2:  # f(x) = 2x, f = 2x and y = 2x
             return equal(first.sides[1], second.sides[1])
     if any(in_order(first.sides, sides) for sides in (second.sides, second.sides[::-1])):
         return True
-    is_curve = len(first.sides) == len(second.sides) == 2 and not (all(first.constant) and all(second.constant))
+    is_curve = len(first.sides) == len(second.sides) == 2 and not (
+        all(first.constant) and all(second.constant)
+    )
     return is_curve and same_solutions(first, second)
 
 
@@ -322,16 +395,25 @@ def _sets(first: Value, second: Value) -> bool:
     if len(first_conditions) > 1 and len(second_conditions) > 1:  # a<b<c and b<c, a<b
         return in_any_order(first_conditions, second_conditions) or same_set(first, second)
     if isinstance(first, Relation) and isinstance(second, Group):  # a<b<c and the order a, b, c
-        is_order = all(re.fullmatch(LETTER, side.latex) for side in first.sides) and len(set(first.operators)) == 1
+        is_order = (
+            all(re.fullmatch(LETTER, side.latex) for side in first.sides)
+            and len(set(first.operators)) == 1
+        )
         if is_order and second.opening == "" and in_order(first.sides, second.items):
             return True
-    if isinstance(first, Region) and isinstance(second, Region) and first.operator == second.operator != r"\setminus":
+    if (
+        isinstance(first, Region)
+        and isinstance(second, Region)
+        and first.operator == second.operator != r"\setminus"
+    ):
         return in_any_order(first.parts, second.parts) or same_set(first, second)
     return same_set(first, second)
 
 
 def _conditions(value: Value) -> list[Relation]:
-    """Return the conditions with one sign each that hold together; none if `value` is anything else."""
+    """Return the conditions with one sign each that hold together; none if `value` is anything
+    else.
+    """
     if isinstance(value, Relation):
         sides = zip(value.sides, value.operators, value.sides[1:], strict=False)
         return [Relation((left, right), (operator,)) for left, operator, right in sides]
@@ -352,8 +434,19 @@ _RULES: dict[tuple[type, type], Callable[..., bool]] = {
     **{(Equation, other): _equation_and_value for other in (Scalar, Word, Group, Region, Relation)},
     **dict.fromkeys(_SETS, _sets),
 }  # the rule of each two types, in either order
-_KINDS = {Word: "the word", Equation: "an equation", Relation: "a condition", Region: "a set of numbers"}
-_GROUPS = {"": "a list", "()": "a tuple", "{}": "a set", "::": "a ratio", "casecase": "a value with its condition"}
+_KINDS = {
+    Word: "the word",
+    Equation: "an equation",
+    Relation: "a condition",
+    Region: "a set of numbers",
+}
+_GROUPS = {
+    "": "a list",
+    "()": "a tuple",
+    "{}": "a set",
+    "::": "a ratio",
+    "casecase": "a value with its condition",
+}
 _GROUPS |= {"rows": "a matrix", "row": "a row", "column": "a column"}
 
 
@@ -364,7 +457,10 @@ def reason(reference: str, answer: str) -> str:
     lengths = len(reference.strip()), len(answer.strip())
     if not min(lengths) or max(lengths) > mathequal.MAX_LENGTH:
         return f"different: one is empty or has more than {mathequal.MAX_LENGTH} characters"
-    return f"different: the reference is {_described(read(reference))}, the answer is {_described(read(answer))}"
+    return (
+        f"different: the reference is {_described(read(reference))}, the answer is "
+        f"{_described(read(answer))}"
+    )
 
 
 def _described(answer: Value) -> str:

@@ -1,8 +1,10 @@
-"""Parse formulas in LaTeX with latex2sympy, the parser of math-verify, and evaluate them to many digits.
+"""Parse formulas in LaTeX with latex2sympy, the parser of math-verify, and evaluate them to many
+digits.
 
-Two formulas with variables are equal if they agree wherever both are real (if either has `i`: wherever both are
-defined), at points of either sign. So square roots and logarithms of variables count where they are real, as in answers
-whose variables are positive, while |x| and x differ. Odd roots of negative numbers are real.
+Two formulas with variables are equal if they agree wherever both are real (if either has `i`:
+wherever both are defined), at points of either sign. So square roots and logarithms of variables
+count where they are real, as in answers whose variables are positive, while |x| and x differ. Odd
+roots of negative numbers are real.
 
 Importing this module takes most of a second. Parsing can hang, run out of memory or raise.
 """
@@ -23,28 +25,33 @@ from mathequal.text import rewrite, table
 from mathequal.values import TRIGONOMETRY, Scalar, Value
 from mathequal.words import FUNCTIONS, GREEK, decimal_places, plain_number
 
-# Digits of a value at a point; of a comparison that must be certain; and the most that a comparison may take
+# Digits of a value at a point; of a comparison that must be certain; and the most that a comparison
+# may take
 DIGITS, MORE_DIGITS, MOST_DIGITS = 60, 1000, 20_000
 CLOSE = mpmath.mpf(10) ** -30
 _RANGES = ((1.1, 3), (0.1, 0.9), (3, 7), (-3, -1.1), (-0.9, -0.1), (-4, 4), (-4, 4), (-4, 4))
 _RANGES += ((0, 1), (1, 2), (2, 3), (0, 9), (9, 99), (-1, 1), (-9, 9), (-2, -1)) * 4
 """The range of every variable at each point. Between -4 and 4 variables have different signs."""
 _NEEDED, _ENOUGH = 3, 8
-"""Points at which two formulas must agree if they are real in few places, and at which more need not be tried."""
+"""Points at which two formulas must agree if they are real in few places, and at which more need
+not be tried."""
 _STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 _GAMMA = (sympy.factorial, sympy.binomial, sympy.gamma)
 _WHOLE_NUMBERS = (*range(1, 13), 25, 60, 100, 128, 729, 2024)
-_WHOLE = re.compile(r"[i-nKMN](?![a-zA-Z])")  # letters for whole numbers where a formula has steps: floor of n/2
+# Letters for whole numbers where a formula has steps: floor of n/2
+_WHOLE = re.compile(r"[i-nKMN](?![a-zA-Z])")
 
 
 def _rounded_down(x: mpmath.mpf) -> mpmath.mpf:
-    """Return the floor of `x`; of a whole number that is off by an error of rounding, that number."""
+    """Return the floor of `x`; of a whole number that is off by an error of rounding, that
+    number.
+    """
     nearest = mpmath.nint(x)
     return nearest if abs(x - nearest) < mpmath.mpf(10) ** (-mp.dps // 2) else mpmath.floor(x)
 
 
-# What computes the types of sympy that mpmath has no function of the same name for. The factor 1 rounds a constant to
-# the digits of the context.
+# What computes the types of sympy that mpmath has no function of the same name for. The factor 1
+# rounds a constant to the digits of the context.
 _FUNCTIONS: dict[str, Callable] = {
     "Pi": lambda: mp.pi * 1,
     "Exp1": lambda: mp.e * 1,
@@ -74,7 +81,9 @@ Point = Mapping[str, mpmath.mpf]
 """The value of each variable, and under "" the number of the point."""
 
 
-def value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc] | None = None) -> mpmath.mpc:
+def value(
+    expression: sympy.Expr, point: Point, steps: list[mpmath.mpc] | None = None
+) -> mpmath.mpc:
     """Return the value at `point`, to the digits of mpmath's context. Raises Undefined.
 
     `steps` gets every number on the way.
@@ -98,7 +107,8 @@ def _value(expression: sympy.Expr, point: Point, steps: list[mpmath.mpc]) -> mpm
     elif isinstance(expression, sympy.Rational):
         steps += [mpmath.mpf(int(expression.p)), mpmath.mpf(int(expression.q))]
         number = steps[-2] / steps[-1]
-    elif isinstance(expression, AppliedUndef):  # a number that depends on the name, the arguments and the point
+    # A number that depends on the name, the arguments and the point
+    elif isinstance(expression, AppliedUndef):
         weighted_sum = sum(place * argument for place, argument in enumerate(arguments, start=1))
         number = mpmath.sin(weighted_sum + zlib.crc32(f"{name}{int(point.get('', 0))}".encode()))
     elif _FUNCTIONS_OF_MPMATH.fullmatch(name):
@@ -150,13 +160,18 @@ def names(*expressions: sympy.Basic) -> set[str]:
 
 
 def same_values(first: sympy.Expr, second: sympy.Expr) -> bool:
-    """Whether two formulas have the same values. Raises Undefined if they are numbers, and one has no value."""
+    """Whether two formulas have the same values. Raises Undefined if they are numbers, and one
+    has no value.
+    """
     variables = names(first, second)
     if not variables:
         return _same_at(first, second, {}, MORE_DIGITS)[0]
     usual = points(variables)
     whole = [{name: mpmath.mpf(number) for name in variables} for number in _WHOLE_NUMBERS]
-    whole += [{name: mpmath.mpf(Random(f"{name}{i}").randint(1, 12)) for name in variables} for i in range(9)]
+    whole += [
+        {name: mpmath.mpf(Random(f"{name}{i}").randint(1, 12)) for name in variables}
+        for i in range(9)
+    ]
     if first.has(*_STEPS) or second.has(*_STEPS):
         halves = [{name: number / 2 for name, number in point.items()} for point in whole]
         between = [] if all(map(_WHOLE.match, variables)) else [halves, usual]
@@ -181,16 +196,19 @@ def _agree(first: sympy.Expr, second: sympy.Expr, tried: list[Point], enough: in
     return agreeing_points >= _NEEDED
 
 
-def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int) -> tuple[bool, bool]:
+def _same_at(
+    first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
+) -> tuple[bool, bool]:
     """Return whether two values agree, and whether both are real, as is every number on the way.
 
-    Numbers on the way may be of very different sizes, as in 1 + 10^{-1000}. The digits reach from the largest to 30
-    digits below the smallest, and `certainty` digits further.
+    Numbers on the way may be of very different sizes, as in 1 + 10^{-1000}. The digits reach from
+    the largest to 30 digits below the smallest, and `certainty` digits further.
     """
     steps: list[mpmath.mpc] = []
     with mp.workdps(DIGITS):
         one, other = value(first, point, steps), value(second, point, steps)
-        sizes = [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]  # binary exponents
+        # Binary exponents
+        sizes = [mpmath.mag(number) for number in steps if number and mpmath.isfinite(number)]
         smallest, largest = min(sizes, default=0), max(sizes, default=0)
         both_real = all(map(is_real, steps))
         is_close = abs(one - other) <= CLOSE * max(abs(one), abs(other))
@@ -201,7 +219,9 @@ def _same_at(first: sympy.Expr, second: sympy.Expr, point: Point, certainty: int
         raise Undefined("numbers of very different sizes")
     with mp.workdps(digits):
         difference = abs(value(first, point) - value(second, point))
-        return bool(difference <= mpmath.ldexp(mpmath.mpf(10) ** (-30 - certainty), smallest)), both_real
+        return bool(
+            difference <= mpmath.ldexp(mpmath.mpf(10) ** (-30 - certainty), smallest)
+        ), both_real
 
 
 def same_zeros(first: sympy.Expr, second: sympy.Expr, positive: bool = False) -> bool:
@@ -259,7 +279,10 @@ _REWRITES = table(
     (rf"\\coth\s*({_POWER})\s*({_OPERAND})", r"(1/\\tanh\1(\2))"),
     (rf"\\cis\s*({_OPERAND})", r"(\\cos(\1)+i\\sin(\1))"),
     # \sin x\cdot y, \sin x(1+y), \sin^3 x/3 and \ln 2\cdot 3: the argument is x, or 2
-    (rf"({_NAMED})\s*((?:\d+\s*)?(?![kmn]\s*\()(?:\\pi|{_VARIABLE}))(?=\s*(?:\\cdot|\())", r"\1(\2)"),
+    (
+        rf"({_NAMED})\s*((?:\d+\s*)?(?![kmn]\s*\()(?:\\pi|{_VARIABLE}))(?=\s*(?:\\cdot|\())",
+        r"\1(\2)",
+    ),
     (rf"({_NAMED}(?<=[\d}}]))\s*({_VARIABLE})(?=\s*/)", r"\1(\2)"),
     # \cos 4\sqrt{6} t
     (rf"({_NAMED})\s*(\d*\s*\\sqrt\{{\d+\}}\s*(?!e){_VARIABLE})(?=\s*(?:$|[-+)}}]))", r"\1(\2)"),
@@ -268,24 +291,37 @@ _REWRITES = table(
     (r"\\(ln|log)\s*\|([^|]*)\|", r"\\\1(|\2|)"),
     (r"\\percent", r"\\cdot\\frac{1}{100}"),
     # a determinant
-    (r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|", r"\\begin{vmatrix}\2\\end{vmatrix}"),
+    (
+        r"\|\s*\\begin\{(array\}\{[lcr]+\}|[a-z]matrix\})(.*?)\\end\{\w+\}\s*\|",
+        r"\\begin{vmatrix}\2\\end{vmatrix}",
+    ),
     # [x+1] is (x+1), but the brackets of \sqrt[3]{x} stay
     (r"(?<!sqrt)\[", "("),
     (r"\](?!\{)", ")"),
 )
 # 5!!, 30' (minutes of arc), 12_3 and 3 4: latex2sympy would leave the mark or the space out
 _UNREADABLE = re.compile(r"!!|[\d})]\s*'|(?<![\^\d])\d+\s*_|(?<![\d.^_])[\d.]*\d\s+\.?\d")
-_OPERATIONS = (sympy.Sum, sympy.Product, sympy.Integral, sympy.Limit, sympy.Derivative, sympy.MatrixExpr)
+_OPERATIONS = (
+    sympy.Sum,
+    sympy.Product,
+    sympy.Integral,
+    sympy.Limit,
+    sympy.Derivative,
+    sympy.MatrixExpr,
+)
 
 
 @lru_cache(maxsize=512)
 def expression(latex: str) -> sympy.Basic:
-    """Return the expression or matrix of sympy that a formula is. Raises Undefined if it is none."""
+    """Return the expression or matrix of sympy that a formula is. Raises Undefined if it is
+    none.
+    """
     exact = plain_number(latex)
     if exact is not None:
         return sympy.Rational(exact.numerator, exact.denominator)
     if not TRIGONOMETRY.search(latex):
-        latex = latex.replace(r"\degree", "")  # outside trigonometric functions a degree sign is a unit
+        # Outside trigonometric functions a degree sign is a unit
+        latex = latex.replace(r"\degree", "")
     latex, atoms = _without_atoms(latex)
     latex = rewrite(latex, _REWRITES)
     if _UNREADABLE.search(latex):
@@ -299,15 +335,21 @@ def expression(latex: str) -> sympy.Basic:
             parsed = parsed.as_explicit()
     except MemoryError:
         raise
-    except Exception as error:  # of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
+    # Of many kinds, where a text is no formula or, as a matrix (1 2)^2, has no value
+    except Exception as error:
         raise Undefined(latex) from error
     if not isinstance(parsed, sympy.Expr | sympy.MatrixBase) or parsed.has(sympy.zoo, sympy.nan):
         raise Undefined(latex)
     # x(2) is a product, x(0) is none
     while calls := [call for call in parsed.atoms(AppliedUndef) if 0 not in call.args]:
-        products = {call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args) for call in calls}
+        products = {
+            call: sympy.Symbol(call.func.__name__, real=True) * sympy.Mul(*call.args)
+            for call in calls
+        }
         parsed = parsed.xreplace(products)
-    parsed = parsed.xreplace({symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols})
+    parsed = parsed.xreplace(
+        {symbol: atoms.get(symbol.name, symbol) for symbol in parsed.free_symbols}
+    )
     return sympy.ImmutableMatrix(parsed) if isinstance(parsed, sympy.MatrixBase) else parsed
 
 
@@ -326,7 +368,9 @@ _DERIVATIVE = re.compile(r"\\frac\{\s*d(?:\^\{?(\d)\}?)?(.+?)\}\{\s*d|\\(d?)dot(
 
 
 def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
-    """Return a formula with names that latex2sympy cannot misread for variables and `f(...)`, and their meanings."""
+    """Return a formula with names that latex2sympy cannot misread for variables and `f(...)`,
+    and their meanings.
+    """
     atoms: dict[str, sympy.Expr] = {"i": sympy.I}
 
     def name_for(meaning: sympy.Expr) -> str:
@@ -339,8 +383,11 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
         derivative = _DERIVATIVE.match(match[0])
         if derivative:  # dx/dt, \dot x and x' are one variable
             order, top, dots, below_dots = derivative.groups()
-            text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (2 if dots == "d" else int(order or 1))
-        is_transpose = text == "T" and match.string[match.start() - 1] == "^"  # latex2sympy would transpose 2^T
+            text = re.sub(r"[{}\s]", "", top or below_dots) + "'" * (
+                2 if dots == "d" else int(order or 1)
+            )
+        # Latex2sympy would transpose 2^T
+        is_transpose = text == "T" and match.string[match.start() - 1] == "^"
         is_plain = (
             re.fullmatch(r"[a-zA-Z]", text)
             and not is_transpose
@@ -354,14 +401,18 @@ def _without_atoms(latex: str) -> tuple[str, dict[str, sympy.Expr]]:
 
     while call := _CALL.search(latex):
         argument = expression(call[2])
-        inner = {symbol: atoms[symbol.name] for symbol in argument.free_symbols if symbol.name in atoms}
+        inner = {
+            symbol: atoms[symbol.name] for symbol in argument.free_symbols if symbol.name in atoms
+        }
         name = name_for(sympy.Function(call[1])(argument.xreplace(inner)))
         latex = latex[: call.start()] + name + latex[call.end() :]
     return _ATOM.sub(name_for_match, latex), atoms
 
 
 def parse(value: Value) -> sympy.Expr:
-    """Return the expression of a formula. Raises Undefined for any other value and for what cannot be parsed."""
+    """Return the expression of a formula. Raises Undefined for any other value and for what
+    cannot be parsed.
+    """
     parsed = expression(value.latex) if isinstance(value, Scalar) else None
     if not isinstance(parsed, sympy.Expr):
         raise Undefined(value)
@@ -380,7 +431,9 @@ def same_value(first: Scalar, second: Scalar) -> bool:
         return "" not in texts
     one, other = expression(first.latex), expression(second.latex)
     if isinstance(one, sympy.MatrixBase) or isinstance(other, sympy.MatrixBase):
-        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(map(same_values, one, other))
+        return getattr(one, "shape", ()) == getattr(other, "shape", ()) and all(
+            map(same_values, one, other)
+        )
     places = decimal_places(first.latex), decimal_places(second.latex)
     decimals = min(places) if all(places) else max(places)
     return one == other or _is_rounded(one, other, decimals) or same_values(one, other)
@@ -389,7 +442,8 @@ def same_value(first: Scalar, second: Scalar) -> bool:
 def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
     """Whether one number may be the other rounded to `decimals` places.
 
-    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333` is not.
+    That takes at least six places, and the same five leading digits: `0.333333` is a third, `0.333`
+    is not.
     """
     if decimals < 6 or first.free_symbols or second.free_symbols:
         return False
@@ -398,7 +452,9 @@ def _is_rounded(first: sympy.Expr, second: sympy.Expr, decimals: int) -> bool:
         with mp.workdps(digits):
             one, other = value(first, {}), value(second, {})
             difference = abs(one - other)
-            is_near = difference * 2 * 10**decimals <= 1 and difference * 10**5 <= max(abs(one), abs(other))
+            is_near = difference * 2 * 10**decimals <= 1 and difference * 10**5 <= max(
+                abs(one), abs(other)
+            )
             if one.imag or other.imag or not is_near:
                 return False
     return True
@@ -408,7 +464,8 @@ _DECIMAL = re.compile(r"[-+]?[\d,]*\.?\d+")
 
 
 def rounded(first: Scalar, second: Scalar) -> bool:
-    r"""Whether a number, written `\pi \approx 3.14` or the other way round, is the decimal to its last digit.
+    r"""Whether a number, written `\pi \approx 3.14` or the other way round, is the decimal to its
+    last digit.
 
     The two must also be within 1 % of each other.
     """

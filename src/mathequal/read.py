@@ -14,24 +14,32 @@ from mathequal.text import spelled
 from mathequal.values import Equation, Group, Region, Relation, Scalar, Value, Word, is_constant
 from mathequal.words import NO_SOLUTIONS, OR, WORD, moved, shown
 
-# \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another command.
-_BRACKET = r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|\\(?:begin|end)(?=\{)|[][(){}]"
+# \begin{...} and \end{...} count as brackets. `\{` is one too, while `\langlex` would be another
+# command.
+_BRACKET = (
+    r"\\[{}]|\\(?:langle|rangle|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])"
+    r"|\\(?:begin|end)(?=\{)|[][(){}]"
+)
 _OPENING_BRACKETS = ("{", "(", "[", r"\{", r"\langle", r"\lfloor", r"\lceil", r"\begin")
 # A comma that does not group digits: `1,000, 2,000`
 _COMMA_OUTSIDE_NUMBERS = r",(?!\d{3}(?!\d))|(?<!\d),|(?<=\d{4}),"
 
 
 def brackets(formula: str, pattern: str = "(?!)") -> Iterator[tuple[re.Match, int]]:
-    """Return every bracket and every match of `pattern`, and how many brackets are open behind it."""
+    """Return every bracket and every match of `pattern`, and how many brackets are open behind
+    it.
+    """
     depth = 0
     for match in re.finditer(rf"({pattern})|{_BRACKET}", formula):
         if match[1] is None:
-            depth = depth + 1 if match[0] in _OPENING_BRACKETS else max(depth - 1, 0)  # 0: it closes nothing
+            # 0: it closes nothing
+            depth = depth + 1 if match[0] in _OPENING_BRACKETS else max(depth - 1, 0)
         yield match, depth
 
 
 def split(formula: str, pattern: str) -> tuple[list[str], list[str]]:
-    r"""Return the parts of `formula` between matches of `pattern` outside brackets, and the matches.
+    r"""Return the parts of `formula` between matches of `pattern` outside brackets, and the
+    matches.
 
     >>> split("f(a,b), c; d", ",|;")
     (['f(a,b)', 'c', 'd'], [',', ';'])
@@ -62,12 +70,18 @@ def function_name(name: str) -> str:
 
 
 def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
-    """Return a list; or tuples with names, where a new tuple begins at every repetition of the first name."""
+    """Return a list; or tuples with names, where a new tuple begins at every repetition of the
+    first name.
+    """
     items = flattened(items)
     things = tuple(item.things[:4] for item in items if isinstance(item, Scalar) and item.things)
     if len(set(things)) == len(items) > 1:  # 3 adults, 4 children
         return Group("(", ")", items, things)
-    pairs = [item for item in items if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]]
+    pairs = [
+        item
+        for item in items
+        if isinstance(item, Equation) and len(item.sides) == 2 and item.names[0]
+    ]
     names = [function_name(pair.names[0] or "") for pair in pairs]
     sides = tuple(pair.sides[1] for pair in pairs)
     # x=1, y=2, x=3, y=4 has a width of 2
@@ -76,7 +90,9 @@ def list_or_named_tuples(items: tuple[Value, ...]) -> Group:
     if len(names) < len(items) or width < 2 or len(set(names)) != width or not is_repeated:
         return Group("", "", items)
     starts = range(0, len(sides), width)
-    tuples = [Group("(", ")", sides[start : start + width], tuple(names[:width])) for start in starts]
+    tuples = [
+        Group("(", ")", sides[start : start + width], tuple(names[:width])) for start in starts
+    ]
     return tuples[0] if len(tuples) == 1 else Group("", "", tuple(tuples))
 
 
@@ -88,14 +104,20 @@ _WHEN = re.compile(r"\b(?:if|for|when|where|is)\b|[ .]+$")
 
 
 def _block(text: str) -> Value | None:
-    """Read values by case, lines below each other (such as a system of equations) as a list, or a matrix."""
+    """Read values by case, lines below each other (such as a system of equations) as a list, or
+    a matrix.
+    """
     match = _BLOCK.fullmatch(text)
     if not match or r"\begin" in match[3]:
         return None
     brace, kind, block = match.groups()
-    rows = [[entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")]
+    rows = [
+        [entry.strip(" ,;").rstrip(" .") for entry in row.split("&")] for row in block.split(r"\\")
+    ]
     rows = [row for row in rows if any(row)]
-    is_aligned = all(len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows)
+    is_aligned = all(
+        len(row) == 1 or re.match(r"[=<>]|\\(?:[lg]e|approx)(?![a-z])", row[1]) for row in rows
+    )
     has_cases = kind == "cases" or (kind == "array" and brace)
     if has_cases and len(rows) > 1 and all(len(row) == 2 for row in rows) and not is_aligned:
         pairs = [_parts(re.sub(WORD, _condition, entry) for entry in row) for row in rows]
@@ -141,7 +163,11 @@ def read(text: str) -> Value:
     sentence = shown(answer).casefold()
     if NO_SOLUTIONS.fullmatch(sentence):
         return Group("{", "}", ())
-    return Word(sentence) if re.match(r"(?:yes|no|true|false)\s*(?:[,.;:-]|$)", sentence) else _value(answer)
+    return (
+        Word(sentence)
+        if re.match(r"(?:yes|no|true|false)\s*(?:[,.;:-]|$)", sentence)
+        else _value(answer)
+    )
 
 
 def _value(text: str) -> Value:
@@ -159,11 +185,13 @@ def _parts(formulas: Iterable[str]) -> tuple[Value, ...]:
 
 def _ratio(text: str) -> Value | None:
     """Read `1:2`, which is a fraction, or `1:2:3`."""
-    text = re.sub(r"^0(?=\d\s*:)|(?<=:\d\d):00$", "", text)  # 05:00 and 5:00:00, which are times of day
+    # 05:00 and 5:00:00, which are times of day
+    text = re.sub(r"^0(?=\d\s*:)|(?<=:\d\d):00$", "", text)
     terms, colons = split(text, ":")
     if not colons or not all(terms) or re.search(rf"{_RELATION}|,|{WORD}", text):
         return None
-    fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]  # so 2:4:6 is 1:2:3
+    # So 2:4:6 is 1:2:3
+    fractions = [Scalar(rf"\frac{{{terms[0]}}}{{{term}}}") for term in terms[1:]]
     return fractions[0] if len(fractions) == 1 else Group(":", ":", tuple(fractions))
 
 
@@ -189,13 +217,16 @@ def _list(text: str) -> Value | None:
         return None
     sublists = [part for part in split(text, _LIST_JOINT)[0] if part]
     # In `1,000, 2,000` only commas with a space separate.
-    has_grouped_digits = re.search(r",\s", text) and re.search(r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", text)
+    has_grouped_digits = re.search(r",\s", text) and re.search(
+        r"(?<!\d)\d{1,3}(?:,\d{3})+(?!\d)", text
+    )
     comma = _COMMA_OUTSIDE_NUMBERS if has_grouped_digits else ","
     items_of_sublists = [split(sublist, comma)[0] for sublist in sublists]
     if len(sublists) > 1 and all(len(items) > 1 for items in items_of_sublists):  # 1,2 or 3,4
         parts = _parts(sublists)
         are_points = all(
-            isinstance(part, Group) and (part.opening or all(isinstance(item, Group) for item in part.items))
+            isinstance(part, Group)
+            and (part.opening or all(isinstance(item, Group) for item in part.items))
             for part in parts
         )
         return Group("", "", flattened(parts) if are_points else parts)
@@ -212,24 +243,31 @@ def _list(text: str) -> Value | None:
             items[i] = f"{excluded} {item}"
     group = list_or_named_tuples(_parts(items))
     are_alternatives = OR.strip() in text
-    if are_alternatives and group.names and len(sublists) == len(items):  # a=1 or b=2, which is no point
+    # A=1 or b=2, which is no point
+    if are_alternatives and group.names and len(sublists) == len(items):
         return Region(r"\cup", _parts(items))
     return replace(group, alternatives=are_alternatives and not group.names)
 
 
 def _plus_minus(text: str) -> Value | None:
-    """Read every value of a formula with plus-minus signs. With a minus-plus sign all signs change together."""
+    """Read every value of a formula with plus-minus signs. With a minus-plus sign all signs
+    change together.
+    """
     signs = _SIGN.findall(text)
     if not signs or r"\{" in text:
         return None
     choices: Iterable[Iterable[str]] = product("+-", repeat=len(signs))
     if r"\mp" in signs:
-        choices = [["+" if sign == positive else "-" for sign in signs] for positive in (r"\pm", r"\mp")]
+        choices = [
+            ["+" if sign == positive else "-" for sign in signs] for positive in (r"\pm", r"\mp")
+        ]
     beginning, *pieces = _SIGN.split(text)
     formulas = []
     for chosen in choices:
         formula = beginning + "".join(map("".join, zip(chosen, pieces, strict=True)))
-        formulas.append(re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula))
+        formulas.append(
+            re.sub(r"(^|[(,=<>]|\\(?:le|ge|ne|in|approx)(?![a-zA-Z]))\s*\+", r"\1", formula)
+        )
     return Group("", "", _parts(formulas))
 
 
@@ -262,11 +300,23 @@ def _relation(text: str) -> Value | None:
     return Relation(formulas, tuple(operators))
 
 
-def _equation(text: str, sides: list[str], read_sides: tuple[Value, ...], approximate: bool) -> Value:
+def _equation(
+    text: str, sides: list[str], read_sides: tuple[Value, ...], approximate: bool
+) -> Value:
     left, right = read_sides[0], read_sides[-1]
-    if len(read_sides) == 2 and isinstance(left, Group) and isinstance(right, Group) and left.opening == right.opening:
-        letters = [item.latex for item in left.items if isinstance(item, Scalar) and values.NAME.fullmatch(item.latex)]
-        if len(letters) == len(left.items) == len(right.items) and left.opening == "(":  # (x, y) = (1, 2)
+    if (
+        len(read_sides) == 2
+        and isinstance(left, Group)
+        and isinstance(right, Group)
+        and left.opening == right.opening
+    ):
+        letters = [
+            item.latex
+            for item in left.items
+            if isinstance(item, Scalar) and values.NAME.fullmatch(item.latex)
+        ]
+        # (x, y) = (1, 2)
+        if len(letters) == len(left.items) == len(right.items) and left.opening == "(":
             return replace(right, names=tuple(map(function_name, letters)))
     constant = tuple(is_constant(side) for side in sides)
     has_value = constant[0] or constant[-1]
@@ -274,14 +324,20 @@ def _equation(text: str, sides: list[str], read_sides: tuple[Value, ...], approx
     for side in sides:
         is_name = values.NAME.fullmatch(side) or (has_value and values.COMBINATION.fullmatch(side))
         names.append(re.sub(r"\s", "", shown(side)) if is_name else None)
-    is_call_behind = re.fullmatch(r"[a-zA-Z]\([a-z]\)", names[-1] or "") and "(" not in (names[0] or "(")
+    is_call_behind = re.fullmatch(r"[a-zA-Z]\([a-z]\)", names[-1] or "") and "(" not in (
+        names[0] or "("
+    )
     is_named_behind = is_call_behind or (names[-1] and names[0] is None)
     if is_named_behind and not re.match(WORD, sides[-1]):  # 5 = x and y = f(x), but not 5 = blue
         return Equation(read_sides[::-1], tuple(names[::-1]), constant[::-1], approximate)
     return Equation(read_sides, tuple(names), constant, approximate)
 
 
-_SET_OPERATORS = ((r"\cup", r"\\cup"), (r"\cap", r"\\cap"), (r"\setminus", r"\\setminus|\\backslash"))
+_SET_OPERATORS = (
+    (r"\cup", r"\\cup"),
+    (r"\cap", r"\\cap"),
+    (r"\setminus", r"\\setminus|\\backslash"),
+)
 
 
 def _region(text: str) -> Value | None:
@@ -304,13 +360,20 @@ _SUCH_THAT = re.compile(rf"{values.LETTER}\s*(?:\\in\s*\\reals)?\s*[:|](.+)")
 
 
 def _group(text: str) -> Value | None:
-    """Read what one pair of brackets is around: a tuple, a set, an interval, or a formula in brackets."""
+    """Read what one pair of brackets is around: a tuple, a set, an interval, or a formula in
+    brackets.
+    """
     negative = re.fullmatch(r"-(?:\(|\\langle\s)([^()]*,[^()]*)(?:\)|\\rangle)", text)
     if negative:  # -(1,2)
         return _value(f"({','.join(f'-({part})' for part in negative[1].split(','))})")
     match = _OPENING.match(text)
     bracket = next((bracket for bracket, depth in brackets(text) if depth == 0), None)
-    if not match or not bracket or bracket.end() < len(text) or bracket[0] not in _CLOSERS[match[0]]:
+    if (
+        not match
+        or not bracket
+        or bracket.end() < len(text)
+        or bracket[0] not in _CLOSERS[match[0]]
+    ):
         return None
     inside = text[match.end() : bracket.start()].strip()
     opening = _PLAIN_BRACKETS.get(match[0], match[0])
@@ -334,7 +397,9 @@ def _group(text: str) -> Value | None:
 
 
 def _item(text: str) -> Value:
-    """Return an item inside brackets, where a set of one member is a set. Elsewhere it is its member."""
+    """Return an item inside brackets, where a set of one member is a set. Elsewhere it is its
+    member.
+    """
     value = _value(text)
     is_set = isinstance(value, Group) and value.opening == "{"
     if re.match(r"[{\s]*\\\{", text) and not is_set:
@@ -342,8 +407,8 @@ def _item(text: str) -> Value:
     return value
 
 
-# In order: the first reader that does not return None decides. A list is split before its items are read, a relation
-# before the formulas on its sides.
+# In order: the first reader that does not return None decides. A list is split before its items are
+# read, a relation before the formulas on its sides.
 _READERS = [
     values.read_words,
     _ratio,

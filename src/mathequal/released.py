@@ -1,6 +1,8 @@
-"""The rule of the authors' released code, to compare with the paper: math-verify with their settings.
+"""The rule of the authors' released code, to compare with the paper: math-verify with their
+settings.
 
-math-verify's own time limits are off, since they need signals in the main thread, and elsewhere score 0 without a word.
+math-verify's own time limits are off, since they need signals in the main thread, and elsewhere
+score 0 without a word.
 """
 
 import logging
@@ -18,14 +20,21 @@ parser.parse_latex_cached = lru_cache(4096)(parser.parse_latex_cached.__wrapped_
 
 
 def released_verdict(reference: str, text: str) -> bool:
-    """Return the verdict of the authors' released code: math-verify on the last 500 characters of the whole text."""
+    """Return the verdict of the authors' released code: math-verify on the last 500 characters
+    of the whole text.
+    """
     gold = _released_parse(f"\\boxed{{{reference}}}", is_reference=True)
     prediction = _released_parse(text[-500:], is_reference=False)
     return bool(gold and prediction) and verify(gold, prediction, timeout_seconds=None)
 
 
 def _released_parse(text: str, is_reference: bool) -> list:
-    syntax = {"basic_latex": True, "units": True, "malformed_operators": is_reference, "nits": is_reference}
+    syntax = {
+        "basic_latex": True,
+        "units": True,
+        "malformed_operators": is_reference,
+        "nits": is_reference,
+    }
     config = LatexExtractionConfig(
         normalization_config=NormalizationConfig(**syntax, boxed="all"),
         boxed_match_priority=0,

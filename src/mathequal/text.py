@@ -1,10 +1,11 @@
-r"""Bring LaTeX, Unicode and plain text into one spelling, and move the words out of the way of formulas.
+r"""Bring LaTeX, Unicode and plain text into one spelling, and move the words out of the way of
+formulas.
 
-A text such as `\text{ cm}`, and a word in plain letters, is moved into Unicode's private area, so that no rule for
-formulas reads it as a product of letters.
+A text such as `\text{ cm}`, and a word in plain letters, is moved into Unicode's private area, so
+that no rule for formulas reads it as a product of letters.
 
-The rows of a table are applied in their order, and each row to what the rows before it have left. The order matters:
-`_{\text{red}}` can only be read after `\textbf{` has become `\text{`.
+The rows of a table are applied in their order, and each row to what the rows before it have left.
+The order matters: `_{\text{red}}` can only be read after `\textbf{` has become `\text{`.
 """
 
 import re
@@ -13,11 +14,23 @@ from collections.abc import Callable
 from functools import lru_cache
 from html.entities import name2codepoint
 
-from mathequal.words import AND, GREEK, OR, PLAIN_COMMANDS, PRIVATE, WORD, moved, number_in_words, without_sentence
+from mathequal.words import (
+    AND,
+    GREEK,
+    OR,
+    PLAIN_COMMANDS,
+    PRIVATE,
+    WORD,
+    moved,
+    number_in_words,
+    without_sentence,
+)
 
 
 def _spellings(pairs: str) -> dict[str, str]:
-    """Return what each sign or command stands for, with a space behind it where that is a command."""
+    """Return what each sign or command stands for, with a space behind it where that is a
+    command.
+    """
     words = pairs.split()
     meanings = [word + " " if word[-1].isalpha() else word for word in words[1::2]]
     return dict(zip(words[::2], meanings, strict=True))
@@ -25,39 +38,57 @@ def _spellings(pairs: str) -> dict[str, str]:
 
 CHARACTERS = str.maketrans(
     # α to Ω, by their names in HTML, where ς is sigmaf
-    {code: rf"\{name.removesuffix('f')} " for name, code in name2codepoint.items() if "Α" <= chr(code) <= "ω"}
+    {
+        code: rf"\{name.removesuffix('f')} "
+        for name, code in name2codepoint.items()
+        if "Α" <= chr(code) <= "ω"
+    }
     # full-width signs, subscripts, fractions
     | {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
     | {sign: f"_{{{value}}}" for value, sign in enumerate("₀₁₂₃₄₅₆₇₈₉")}
-    | {sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}" for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+    | {
+        sign: rf"\frac{{{unicodedata.normalize('NFKC', sign).replace('⁄', '}{')}}}"
+        for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+    }
     # what is not seen, and what is only decoration
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
     | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
     | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
     | dict.fromkeys("−–—‐‑", "-")
-    | _spellings(r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ \ge ⩾ \ge")
-    | _spellings(r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ \emptyset")
+    | _spellings(
+        r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ "
+        r"\ge ⩾ \ge"
+    )
+    | _spellings(
+        r"≠ \ne ≈ \approx ∪ \cup ∩ \cap ∈ \in ∖ \setminus ± \pm ∓ \mp ′ ' ’ ' 、 , ℝ \reals ∅ "
+        r"\emptyset"
+    )
     | _spellings(r"⟨ \langle ⟩ \rangle ⌊ \lfloor ⌋ \rfloor ⌈ \lceil ⌉ \rceil ∠ \angle △ \triangle")
 )
 _COMMANDS = _spellings(
-    r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | \vert | \lvert |"
-    r" \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack ] \varnothing \emptyset \R \reals"
-    r" \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom \tbinom \binom \leq \le \leqslant \le \leqq \le \le \le"
-    r" \geq \ge \geqslant \ge \geqq \ge \ge \ge \neq \ne \ne \ne \textdegree \degree \lg \log \infinity \infty"
+    r"\times \cdot \ast \cdot \cdotp \cdot \cdot \cdot \div / \lt < \gt > \colon : \ratio : \mid | "
+    r"\vert | \lvert | \rvert | \Vert | \lVert | \rVert | \lbrace \{ \rbrace \} \lbrack [ \rbrack "
+    r"] \varnothing \emptyset \R \reals \dfrac \frac \tfrac \frac \cfrac \frac \dbinom \binom "
+    r"\tbinom \binom \leq \le \leqslant \le \leqq \le \le \le \geq \ge \geqslant \ge \geqq \ge \ge "
+    r"\ge \neq \ne \ne \ne \textdegree \degree \lg \log \infinity \infty"
 )
 """Commands of the same meaning."""
 
 Table = list[tuple[re.Pattern, str | Callable[[re.Match], str]]]
 
-# The beginning of a name without a backslash, the end of a name, and a \text{ that may be in front of words
+# The beginning of a name without a backslash, the end of a name, and a \text{ that may be in front
+# of words
 _SHORT = {"@start": r"(?<![a-zA-Z\\])", "@end": "(?![a-zA-Z])", "@text": r"(?:\\text\s*\{\s*)?"}
 
 
 def table(*rows: tuple[str, str | Callable[[re.Match], str]]) -> Table:
-    """Compile the patterns of a table, in which `@start`, `@end` and `@text` stand for longer ones."""
+    """Compile the patterns of a table, in which `@start`, `@end` and `@text` stand for longer
+    ones.
+    """
     return [
-        (re.compile(re.sub("@(?:start|end|text)", lambda m: _SHORT[m[0]], pattern)), text) for pattern, text in rows
+        (re.compile(re.sub("@(?:start|end|text)", lambda m: _SHORT[m[0]], pattern)), text)
+        for pattern, text in rows
     ]
 
 
@@ -76,16 +107,25 @@ _SPACE = r"(?:\\[,;: ]|~)"
 BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
-    (r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*", lambda match: match[0].replace("\\\\", "\\")),
+    (
+        r"(?s)^(?!.*(?<!\\)\\[a-zA-Z])(?=.*\\\\[a-zA-Z]).*",
+        lambda match: match[0].replace("\\\\", "\\"),
+    ),
     # \\[4pt] ends a row, as \\ does
     (r"\\\\\s*\[\s*[-+]?[\d.]+\s*(?:pt|bp|pc|em|ex|mm|cm|in|mu|\\[a-z]+)\s*\]", r"\\\\"),
     # 10⁻³
-    (r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+", lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}"),
+    (
+        r"[⁰¹²³⁴-⁹⁺⁻ⁿⁱ]+",
+        lambda match: f"^{{{unicodedata.normalize('NFKC', match[0]).replace('−', '-')}}}",
+    ),
     # **5** and "5": Markdown and quotation marks around the whole
     (r"^\s*(?:\*\*|[\"“])|(?:\*\*|[\"”])\s*$", ""),
     # frac{1}{2}, rac{1}{2} and a tab before ext{: lost backslashes
     (r"@start([dt]?frac|sqrt)(?=\s*[{[])", r"\\\1"),
-    (r"\t(?=ext|imes|heta|an@end|au@end|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)@end)", r"\\t"),
+    (
+        r"\t(?=ext|imes|heta|an@end|au@end|riangle|frac)|(?<![a-zA-Z\\\t])(?=ext\s*\{|(?:imes|heta)@end)",
+        r"\\t",
+    ),
     (r"\r(?=ight|ho(?![a-z])|angle|floor|ceil)", r"\\r"),
     (r"@start(?=rac\s*[{\d])", r"\\f"),
     # \( and \], \boxed and \large, \therefore, \checkmark and \implies, "5 only", "only 5"
@@ -100,14 +140,19 @@ BEFORE_WORDS = table(
     (
         r"^\s*@text[aA]ll real(?:s| numbers)(?: [a-z])? (?:except|other than)(?: for)?\s*\}?"
         r"\s*(?:[a-z]\s*=\s*)?([-\d\\][^a-z]*(?:and\b\s*(?:[a-z]\s*=)?[^a-z]*)?)$",
-        lambda match: r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}",
+        lambda match: (
+            r"\reals \setminus \{" + re.sub(r",?\s*and\s*(?:[a-z]\s*=)?", ",", match[1]) + r"\}"
+        ),
     ),
     (r"^\s*@text[aA]ll real numbers\s*\}?\s*[a-z]\s*$", r"\\reals "),
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
     (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
-    (r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$", r"\2\\text{ \1}"),
+    (
+        r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$",
+        r"\2\\text{ \1}",
+    ),
     # 7 元, 7 个: the words for yuan, and for things that are counted
     (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
@@ -125,26 +170,41 @@ BEFORE_WORDS = table(
     # \left( is (, \right. is nothing
     (r"\\(?:left|right|[bB]igg?[lr]?)@end\s*\.?", ""),
     # \displaystyle, \limits, \bf, \color{red}
-    (r"\\(?:(?:display|text|script)style|(?:no)?limits|bf|rm|it)@end|\\(?:text)?color\s*\{[^{}]*\}", ""),
+    (
+        r"\\(?:(?:display|text|script)style|(?:no)?limits|bf|rm|it)@end|\\(?:text)?color\s*\{[^{}]*\}",
+        "",
+    ),
     # \AA, 5'' and ^\circ F
     (r"\\text\s*\{\s*\\AA\s*\}|\\AA@end|\\mathring\s*\{?A\}?|Å", r"\\text{ angstrom}"),
     (r"(?<=\d)\s*(?:''|\^\{\\prime\s*\\prime\})", r"\\text{ arcsecond}"),
-    (r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?:\\(?:mathrm|text|rm)\s*\{\s*)?([CF])@end\s*\}?", r"\\text{ deg\1}"),
+    (
+        r"(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?:\\(?:mathrm|text|rm)\s*\{\s*)?([CF])@end\s*\}?",
+        r"\\text{ deg\1}",
+    ),
     # 5\mathrm{m} is 5 metres, while \mathrm{m} elsewhere is a letter
     (r"(?:(?<=[\d}])|(?<=\\pi))(\s*/?\s*)\\mathrm\s*\{\s*([mgshLlNJ])\s*\}", r"\1\\text{\2}"),
     # np.arcsin, arctg and \tg
     (r"@start(?:np|math|sp)\.(?=[a-z])", ""),
-    (r"\\?(?<![a-zA-Z])(arc)?(c?)tg@end", lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} "),
+    (
+        r"\\?(?<![a-zA-Z])(arc)?(c?)tg@end",
+        lambda match: rf"\{match[1] or ''}{'cot' if match[2] else 'tan'} ",
+    ),
     # floor(x), \text{ceil}(x) and abs(x)
     (rf"{_NAMED}(floor|ceil)\s*\}}?\s*{_ARGUMENTS}", r"\\l\1 \2\\r\1 "),
     (rf"{_NAMED}abs\s*\}}?\s*{_ARGUMENTS}", r"|\1|"),
     # (1,2)^T
-    (r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$", r"\1"),
+    (
+        r"^(\s*(?:[^()]*=)?\s*\([^()]*,[^()]*\))\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?\s*$",
+        r"\1",
+    ),
     # arsinh and \operatorname{arccosh}
     (r"\\?(?<![a-zA-Z])(?:operatorname\s*\{\s*)?arc?(sinh|cosh|tanh)(?:\s*\}|@end)", r"\\\1^{-1}"),
     (r"cosec(?![a-z])", "csc"),
     # \mathbf{v}, \vec v, \mathrm{12}: fonts of letters and numbers
-    (r"\\(?:math(?:rm|bf|it|cal|bb(?=\s*\{\s*P))|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}", r"\1"),
+    (
+        r"\\(?:math(?:rm|bf|it|cal|bb(?=\s*\{\s*P))|boldsymbol|operatorname\*?)\s*\{\s*([a-zA-Z]|[\d.,]+)\s*\}",
+        r"\1",
+    ),
     (
         r"\\(?:mathbf|boldsymbol|vec|overrightarrow|underline|colorbox\s*\{\w+\})(?:\s*\{((?:[^{}]|\{[^{}]*\})*)\}|\s+([a-z]))",
         r"\1\2",
@@ -156,7 +216,10 @@ BEFORE_WORDS = table(
     # \mathrm{sin} is \sin
     (rf"\\(?:mathrm|text|operatorname)\s*\{{\s*\\?({PLAIN_COMMANDS}|infinity)\s*\}}", r"\\\1 "),
     # \textbf{even} and \mbox{even} are \text{even}
-    (r"\\(?:text(?:normal|bf|it|rm|sf|tt)?|math(?:rm|sf)|[mh]box|operatorname\*?)\s*\{", r"\\text{"),
+    (
+        r"\\(?:text(?:normal|bf|it|rm|sf|tt)?|math(?:rm|sf)|[mh]box|operatorname\*?)\s*\{",
+        r"\\text{",
+    ),
     # 7^{\text{th}}
     (r"(?<=\d)\s*\^\s*\{?\s*(?:\\text\{)?(st|nd|rd|th)\s*\}{0,2}@end", r"\\text{\1}"),
     # \lambda_{\text{red}}, \begin{align*}
@@ -173,14 +236,14 @@ BEFORE_WORDS = table(
     (r"(\\text\{[^{}^]*)\^\s*\{?(-?\d)\}?\s*\}", r"\1}^\2"),
     # 6\pi \text{ (about 18.8)}
     (
-        r"(?<=[\w})])\s*(?:,\s*)?\(?@text\(?(?:or |which is )?(?:about|approximately|roughly|\\approx)@end\s*\}?\s*"
-        r"([\d.,]*\d)\s*\}?\s*(?:@text\)\s*\}?|\}?)\s*\.?$",
+        r"(?<=[\w})])\s*(?:,\s*)?\(?@text\(?(?:or |which is "
+        r")?(?:about|approximately|roughly|\\approx)@end\s*\}?\s*([\d.,]*\d)\s*\}?\s*(?:@text\)\s*\}?|\}?)\s*\.?$",
         r" \\approx \1",
     ),
     # 2^5 \text{ (or 32)} and 2^5, which is 32
     (
-        r"(?:(?<=\d)|(?<=\d[})]))\s*,?\s*(?:(?:\(@text|@text\()or|\(?@text[,(]?\s*(?:which is|that is|i\.e\."
-        r"|equivalently))@end,?\s*\}?\s*(?=.*\d)((?:[^{}()]|\{(?:[^{}]|\{[^{}]*\})*\})+?)\s*"
+        r"(?:(?<=\d)|(?<=\d[})]))\s*,?\s*(?:(?:\(@text|@text\()or|\(?@text[,(]?\s*(?:which is|that "
+        r"is|i\.e\.|equivalently))@end,?\s*\}?\s*(?=.*\d)((?:[^{}()]|\{(?:[^{}]|\{[^{}]*\})*\})+?)\s*"
         r"(?:\\text\{\s*\)\s*\}|[)}]*)\s*\.?$",
         r" = \1",
     ),
@@ -222,7 +285,10 @@ AFTER_WORDS = table(
     # \frac12, \frac{1}2, \sqrt3, \sqrt[3]5: braces around arguments
     (rf"\\(frac|binom)\s*({_ARGUMENT})", r"\\\1{\2}"),
     (r"\\(frac|binom)\s+\{", r"\\\1{"),
-    (rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})", r"\1{\2}"),
+    (
+        rf"(\\(?:frac|binom)\s*\{{(?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*\}})\s*({_ARGUMENT})",
+        r"\1{\2}",
+    ),
     (rf"\\sqrt(\[[^\[\]]*\])?\s*({_ARGUMENT})", r"\\sqrt\1{\2}"),
     # {5 \choose 2}, \log_e x; 2^(n+1) is 2^{n+1}, while x^{2} is x^2
     (r"\{([^{}]*)\\choose@end([^{}]*)\}", r"\\binom{\1}{\2}"),
@@ -232,24 +298,39 @@ AFTER_WORDS = table(
     # 0 (mod 128), 3 \pmod 7
     (r"\(\s*\\?b?mod\s*\{?(\w+)\}?\s*\)|\\pmod\s*\{?\s*(\w+)\s*\}?", r"\\pmod{\1\2}"),
     # 10 (mod 7) is 3 (mod 7)
-    (r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}", lambda m: rf"{int(m[1]) % int(m[2])}\pmod{{{m[2]}}}"),
+    (
+        r"(?<![\w\\.^])(-?\d+)\s*\\pmod\{0*([1-9]\d*)\}",
+        lambda m: rf"{int(m[1]) % int(m[2])}\pmod{{{m[2]}}}",
+    ),
     # f: x \mapsto 2x
-    (r"@start(?:([a-zA-Z])\s*:\s*)?([a-z])\s*\\mapsto@end", lambda match: f"{match[1] or 'f'}({match[2]})="),
+    (
+        r"@start(?:([a-zA-Z])\s*:\s*)?([a-z])\s*\\mapsto@end",
+        lambda match: f"{match[1] or 'f'}({match[2]})=",
+    ),
     # f(x) \equiv 1
     (r"(?<=[a-zA-Z)])\s*\\equiv@end", "="),
     # t(0,4], which should be t \in (0,4]
     (r"^[a-z]\s*(?=\([^()\[\]]*,[^()\[\]]*\]$|\[[^()\[\]]*,[^()\[\]]*\)$)", ""),
     # P_1(2, 3) is P_1=(2, 3), but R(\cos t, \sin t) is a product
-    (r"^([MOPQSV](?:_\w)?)\s*(?=\((?:\\[a-z]+|[^()a-zA-Z])*,(?:\\[a-z]+|[^()a-zA-Z,])*\)$)", r"\1="),
+    (
+        r"^([MOPQSV](?:_\w)?)\s*(?=\((?:\\[a-z]+|[^()a-zA-Z])*,(?:\\[a-z]+|[^()a-zA-Z,])*\)$)",
+        r"\1=",
+    ),
     # \angle CBA is \angle ABC
-    (r"\\angle ?\{? ?([A-Z]) ?([A-Z]) ?([A-Z])(?! ?\w) ?\}?", lambda m: rf"\angle {m[2].join(sorted(m[1] + m[3]))}"),
+    (
+        r"\\angle ?\{? ?([A-Z]) ?([A-Z]) ?([A-Z])(?! ?\w) ?\}?",
+        lambda m: rf"\angle {m[2].join(sorted(m[1] + m[3]))}",
+    ),
     # C(n,k), {}_nC_k, C_n^k, y^{\prime\prime}, 1./3, \bar z and z^*
     (r"@startC\s*\(([^(),]*[a-zA-Z][^(),]*),([^(),]*)\)", r"\\binom{\1}{\2}"),
     (r"(?<![a-zA-Z}])(?:\{\})?_(\w|\d+|\{\w+\})\s*C\s*_(\w|\d+|\{\w+\})", r"\\binom{\1}{\2}"),
     (r"(?<![a-zA-Z])C_(?:\{(\w+)\}|(\w))\s*\^(?:\{(\w+)\}|(\w))", r"\\binom{\1\2}{\3\4}"),
     (r"\^\s*\{?\s*((?:\\prime\s*)+)\}?", lambda match: "'" * match[1].count("prime")),
     (r"(?<=\d)\.(?=\s*/)", ""),
-    (r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))|([a-zA-Z])\s*\^\s*\{?\s*\\cdot@end\s*\}?", r"\\bar{\1\2\3}"),
+    (
+        r"\\(?:overline|bar)\s*(?:\{\s*(\w)\s*\}|(\w))|([a-zA-Z])\s*\^\s*\{?\s*\\cdot@end\s*\}?",
+        r"\\bar{\1\2\3}",
+    ),
     # ]0,1[ and [0,1[
     (r"(^|\\(?:cup|in)\s*)\](?=[^][(),;]+[,;][^][(),;]+[][])", r"\1("),
     (r"(?<=[([])([^][(),;]+[,;][^][(),;]+)\[(?=\s*(?:$|\\cup))", r"\1)"),
@@ -264,18 +345,21 @@ _DIGIT_GROUPS = re.compile(rf"(?<![\d.,\\^_])\d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?
 
 _AND_OR = re.compile(r"\s*,?\s*(?<![a-zA-Z\\])(and|or)(?![a-zA-Z])\s*")
 _TEXT = re.compile(r"\\text\{(\s*,)?([^{}]*?)(,\s*|(?<=\w)\s+and\s*)?\}")
-# Words without \text: four letters in a row, which no formula has, and short units after a number ("5 cm").
+# Words without \text: four letters in a row, which no formula has, and short units after a number
+# ("5 cm").
 _SHORT_UNITS = (
-    r"km/h|m/s|sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?|a\.m|p\.m|am|pm|AM|PM"
+    r"km/h|m/s|sq|cu|in|ft|mi|cm|mm|km|kg|mph|min|sec|hr|hrs|day|way|per|yd|lb|lbs|oz|cents?"
+    r"|a\.m|p\.m|am|pm|AM|PM|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 )
-_SHORT_UNITS += "|pct|ms|mg|mL|ml|nm|kJ|Hz|Pa"
 _PLAIN_WORD = re.compile(
     r"(?<![a-zA-Z\\{])[a-zA-Z]{4,}(?:'s)?(?![a-zA-Z])"
     r"|(?<![a-zA-Z\\{])(?:one|two|six|ten)(?![a-zA-Z])"
     rf"|(?<=[\d)}}]|{PRIVATE})\s*(?<![a-zA-Z\\])(?:{_SHORT_UNITS})\.?(?![a-zA-Z(])"
 )
 # Two or three letters beside a word are one too: the "the" of "the mean".
-_SHORT_WORD = re.compile(rf"(?<={PRIVATE})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z]{{2,3}}\s+(?={WORD})")
+_SHORT_WORD = re.compile(
+    rf"(?<={PRIVATE})\s*[a-zA-Z]{{2,3}}(?![a-zA-Z])|(?<![a-zA-Z\\])[a-zA-Z]{{2,3}}\s+(?={WORD})"
+)
 # "right triangle", "a circle", but not "x and y" or "sin theta"
 _ONLY_WORDS = re.compile(r"(?:[Aa]\s+)?[a-zA-Z][a-zA-Z'-]+(?:\s+[a-zA-Z'-]+)+|[Aa]\s+[a-zA-Z'-]+")
 _NO_WORD = re.compile(rf"\b(?:and|or|{PLAIN_COMMANDS}|sqrt)\b")
@@ -290,7 +374,9 @@ _REPEATING_DECIMAL = re.compile(
 
 
 def _word(phrase: str) -> str:
-    """Return the stand-in for a word or phrase; of mere punctuation, its first comma or colon or a space."""
+    """Return the stand-in for a word or phrase; of mere punctuation, its first comma or colon or
+    a space.
+    """
     plain = " ".join(phrase.replace("\\", " ").casefold().strip(' .,:"“”').split())
     if not plain:
         return "," if "," in phrase else ":" if ":" in phrase else " "
@@ -298,7 +384,9 @@ def _word(phrase: str) -> str:
 
 
 def _text(match: re.Match) -> str:
-    r"""Return the stand-in for a `\text{...}`; a comma at its beginning or end stays, since it may separate items."""
+    r"""Return the stand-in for a `\text{...}`; a comma at its beginning or end stays, since it
+    may separate items.
+    """
     before, words, behind = match.groups(default="")
     joint = AND if "and" in behind else behind.strip()  # 7\text{ goats and }4
     return {"and": AND, "or": OR}.get(words.strip()) or before.strip() + _word(words) + joint
@@ -318,9 +406,12 @@ def spelled(text: str) -> str:
     text = _ENDING.sub("", text).strip()
     text = without_sentence(text)
     whole = re.fullmatch(r"\\text\{([^{}]*)\}(\^\{?\d\}?)?", text)
-    if whole and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", whole[1]):  # more than words: 24 cm, x = 5
+    # More than words: 24 cm, x = 5
+    if whole and re.search(r"^\s*[-+]?[\d.]+(?:\s|$|[,/:])|[=<>^+\\]", whole[1]):
         text = whole[1].strip() + (whole[2] or "")
-    only_words = _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text) and not _NO_WORD.search(text)
+    only_words = (
+        _ONLY_WORDS.fullmatch(text) and re.search("[a-zA-Z]{4}", text) and not _NO_WORD.search(text)
+    )
     if only_words or (text.isascii() and number_in_words(text.casefold()) is not None):
         return _word(text)
     text = _TEXT.sub(_text, text)

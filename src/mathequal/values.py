@@ -1,4 +1,5 @@
-r"""The types of answers, and the readers of those without parts: words, times of day, numbers in a base, formulas.
+r"""The types of answers, and the readers of those without parts: words, times of day, numbers in a
+base, formulas.
 
 Formulas stay LaTeX here. formula.py makes expressions of them where a verdict needs one.
 """
@@ -12,15 +13,18 @@ from mathequal.words import GREEK, PRIVATE, TRIGONOMETRIC, WORD, moved, plain_nu
 
 @dataclass(frozen=True)
 class Scalar:
-    """A formula: a number or an expression with variables. `unit` is "" if none, or an unknown one, is named.
+    """A formula: a number or an expression with variables. `unit` is "" if none, or an unknown one,
+    is named.
 
-    `product` is "", or the whole formula where its last letter may also be a variable: the `5 m` of 5 metres.
+    `product` is "", or the whole formula where its last letter may also be a variable: the `5 m` of
+    5 metres.
     """
 
     latex: str
     unit: str = field(default="", compare=False, repr=False)
     product: str = field(default="", repr=False)
-    things: str = field(default="", compare=False, repr=False)  # what it counts: the apples of 5 apples
+    # What it counts: the apples of 5 apples
+    things: str = field(default="", compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,9 @@ class Word:
 
 @dataclass(frozen=True)
 class Equation:
-    """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x = 5`."""
+    """Two or more sides. Where `names` has a text, the side only names a value: the `x` of `x =
+    5`.
+    """
 
     sides: tuple["Value", ...]
     names: tuple[str | None, ...]
@@ -50,23 +56,27 @@ class Relation:
 
 @dataclass(frozen=True)
 class Group:
-    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an interval.
+    """Items in brackets: `(` or `[` a tuple, `{` a set, "" a list, `:` a ratio. Two items may be an
+    interval.
 
-    A matrix is a group of rows, that is, opened by "rows". If it has only one row or column, it is that "row" or
-    "column".
+    A matrix is a group of rows, that is, opened by "rows". If it has only one row or column, it is
+    that "row" or "column".
     """
 
     opening: str
     closing: str
     items: tuple["Value", ...]
     names: tuple[str, ...] = ()  # of the items, where they have some, as in p=5, q=2
-    alternatives: bool = field(default=False, compare=False, repr=False)  # joined by `or`: 32 or 2^5
+    # Joined by `or`: 32 or 2^5
+    alternatives: bool = field(default=False, compare=False, repr=False)
     latex: str = field(default="", compare=False, repr=False)  # of a matrix
 
 
 @dataclass(frozen=True)
 class Region:
-    r"""Sets of real numbers, or conditions, that are joined by `operator`: `\cup`, `\cap` or `\setminus`."""
+    r"""Sets of real numbers, or conditions, that are joined by `operator`: `\cup`, `\cap` or
+    `\setminus`.
+    """
 
     operator: str
     parts: tuple["Value", ...]
@@ -113,13 +123,15 @@ NAME = re.compile(
 )
 
 _TERM = r"(?:[fgh]\(-?\d+\)|(?:[a-wA-W]|[xyz](?=_))(?:_(?:\w|\{\w+\}))?)"
-# Only one way to match white space: COMBINATION repeats this, and two ways each time would be 2^n in all.
+# Only one way to match white space: COMBINATION repeats this, and two ways each time would be 2^n
+# in all.
 _JOINT = r"\s*(?:(?:[-+]|\\cdot\s)\s*)?"
 COMBINATION = re.compile(
     rf"{_TERM}(?:{_JOINT}{_TERM})+|{_TERM}\^(?P<power>\d)(?:{_JOINT}{_TERM}\^(?P=power))+"
     rf"|{_FUNCTION}\s*(?:\^\d)?\s*(?:\d?\s*{LETTER}|\\frac\{{{LETTER}\}}\{{\d\}})"
 )
-"""What problems ask for: `m+n` and `\\sin 2x`. A sum of `x`, `y` and `z` would be a line or a plane."""
+"""What problems ask for: `m+n` and `\\sin 2x`. A sum of `x`, `y` and `z` would be a line or a
+plane."""
 
 # Commands and letters that are no variables, and a unit behind a number
 _CONSTANT = re.compile(
@@ -129,14 +141,15 @@ _CONSTANT = re.compile(
 
 
 def is_constant(formula: str) -> bool:
-    """Whether `formula` has no variable, that is, no letters but those of functions, `e` and `i`."""
+    """Whether `formula` has no variable, that is, no letters but those of functions, `e` and
+    `i`.
+    """
     return not re.search(rf"[a-zA-Z]|{WORD}", _CONSTANT.sub(" ", formula))
 
 
 # Words before a number that make no difference: "about 5"
-_PREFACE = re.compile(
-    rf"^(?:{'|'.join(map(moved, ('about', 'approximately', 'roughly', 'around', 'answer')))})(?!{PRIVATE})\s*"
-)
+_PREFACE_WORDS = ("about", "approximately", "roughly", "around", "answer")
+_PREFACE = re.compile(rf"^(?:{'|'.join(map(moved, _PREFACE_WORDS))})(?!{PRIVATE})\s*")
 
 
 def read_words(text: str) -> Value | None:
@@ -151,19 +164,27 @@ def read_words(text: str) -> Value | None:
     if phrase in ("all real numbers", "all reals", "real numbers"):
         return REALS
     phrases = [_bare(part) for part in re.split(r",(?:\s*and\b)?|;|\band\b", shown(text))]
-    return Group("", "", tuple(map(Word, phrases))) if len(phrases) > 1 and all(phrases) else Word(phrase)
+    return (
+        Group("", "", tuple(map(Word, phrases)))
+        if len(phrases) > 1 and all(phrases)
+        else Word(phrase)
+    )
 
 
 # "the series converges absolutely by the ratio test" is "absolutely convergent"
-_CONVERGENCE = re.compile(r"(con|di)verge(?:s|nt)(?: (\w+ly))?(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$")
+_CONVERGENCE = re.compile(
+    r"(con|di)verge(?:s|nt)(?: (\w+ly))?(?: by .*(?:test|criterion)|,? (?:because|since)\b.*)?$"
+)
 _NEEDLESS = re.compile(
-    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence) (?=.*vergent)(?:is )?|(?:an?|the) (?=\w\w)"
-    r"|(?:option|choice|answer) )|(?<=not )an? | (?<=ary |ent )condition$"
+    r"^(?:(?:the|this) (?:\w+ )?(?:series|integral|sequence) (?=.*vergent)(?:is )?|(?:an?|the) "
+    r"(?=\w\w)|(?:option|choice|answer) )|(?<=not )an? | (?<=ary |ent )condition$"
 )
 
 
 def _bare(phrase: str) -> str:
-    """Return `phrase` without an article, and the letter of a choice alone: `b` for `option (b)`."""
+    """Return `phrase` without an article, and the letter of a choice alone: `b` for `option
+    (b)`.
+    """
     phrase = _CONVERGENCE.sub(r"\2 \1vergent", phrase.strip()).strip()
     return re.sub(r"^\(([a-z0-9])\)$", r"\1", _NEEDLESS.sub("", phrase))
 
@@ -182,7 +203,8 @@ def read_clock(text: str) -> Word | None:
     return Word(f"{hour}:{match[2] or '00'}:{match[3] or '00'}")
 
 
-# Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or "base 2" behind them
+# Digits: 1101, -37, 1A, AB5, (1101), or a word that holds them; the base: _2, _{12}, _{two}, or
+# "base 2" behind them
 _DIGITS = rf"(-?[0-9][0-9a-zA-Z]*|[A-F]+[0-9][0-9A-F]*|\(-?[0-9][0-9a-zA-Z]*\)|{WORD})"
 _BASED = re.compile(
     rf"{_DIGITS}\s*(?:_(?:(\w|{WORD})|\{{\s*\(?\s*(\w+|{WORD}\s*\d*)\s*\)?\s*\}})|(?P<in_words>{WORD}\s*\d*))"
@@ -198,7 +220,9 @@ def read_based(text: str) -> Scalar | None:
         return None
     digits = shown(match[1]).strip("()").casefold()
     try:
-        number = words.NUMBER_WORDS.index(base[2]) if base[2] in words.NUMBER_WORDS else int(base[2])
+        number = (
+            words.NUMBER_WORDS.index(base[2]) if base[2] in words.NUMBER_WORDS else int(base[2])
+        )
         int(digits, number)
     except ValueError:  # no digits of that base
         return None
@@ -212,14 +236,22 @@ _NUMBER_AND_LETTER = re.compile(r"(-?[\d.,]+(?:\\pi)?)\s*([mshgLJNWV](?:\^\d)?)"
 
 # 2 hours 30, before minutes
 _LARGER = re.compile(rf"(\d+)\s*({WORD})\s*(\d+)")
-_PARTS_OF_UNITS = {"hour": ("minute", 60), "minute": ("second", 60), "foot": ("inch", 12), "pound": ("ounce", 16)}
+_PARTS_OF_UNITS = {
+    "hour": ("minute", 60),
+    "minute": ("second", 60),
+    "foot": ("inch", 12),
+    "pound": ("ounce", 16),
+}
 
 
 def read_formula(text: str) -> Scalar | Word:
-    """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it is a word."""
+    """Read whatever is nothing else: a formula, perhaps with a unit; with other words in it, it
+    is a word.
+    """
     unit_name, things = "", ""
     formula = _PREFACE.sub("", text)
-    formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)  # metres over seconds
+    # Metres over seconds
+    formula = re.sub(rf"\\frac\{{({WORD})\}}\{{({WORD})\}}$", r"\1/\2", formula)
     ending = _NUMBER_WITH_UNIT.fullmatch(formula)
     if ending and re.search(r"\d|\\pi", ending[1]):
         amount = ending[1]
@@ -231,7 +263,9 @@ def read_formula(text: str) -> Scalar | Word:
             amount = rf"({amount})\cdot {factor}" if number is None else str(number * factor)
         found = unit(phrase) if phrase else ""
         larger = _LARGER.fullmatch(amount)
-        part, factor = _PARTS_OF_UNITS.get(unit(shown(larger[2])) or "", ("", 0)) if larger else ("", 0)
+        part, factor = (
+            _PARTS_OF_UNITS.get(unit(shown(larger[2])) or "", ("", 0)) if larger else ("", 0)
+        )
         if larger and factor and part == found:
             amount = str(int(larger[1]) * factor + int(larger[3]))
         if found is not None:
@@ -242,6 +276,8 @@ def read_formula(text: str) -> Scalar | Word:
     if re.search(WORD, formula):
         return Word(shown(text))
     for sign in ("percent", "degree"):
-        if formula.endswith(rf"\{sign}") and not (sign == "degree" and TRIGONOMETRY.search(formula)):
+        if formula.endswith(rf"\{sign}") and not (
+            sign == "degree" and TRIGONOMETRY.search(formula)
+        ):
             return Scalar(formula.removesuffix(rf"\{sign}").strip(), sign)
     return Scalar(formula, unit_name, things=things)

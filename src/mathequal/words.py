@@ -1,4 +1,6 @@
-"""Words: those that are numbers, units or functions, and sentences around an answer that do not change it."""
+"""Words: those that are numbers, units or functions, and sentences around an answer that do not
+change it.
+"""
 
 import re
 from fractions import Fraction
@@ -6,11 +8,12 @@ from fractions import Fraction
 # The words "and" and "or" between formulas become these two commands of LaTeX.
 AND, OR = r"\land ", r"\lor "
 
-# Any other word is moved, letter by letter, into a private plane of Unicode, where no rule for formulas reads it as a
-# product of letters. The first character of the plane begins every word.
+# Any other word is moved, letter by letter, into a private plane of Unicode, where no rule for
+# formulas reads it as a product of letters. The first character of the plane begins every word.
 _PLANE = 0xF0000
 PRIVATE = "[\U000f0000-\U000fffff]"
-WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"  # the part of a regular expression that matches a moved word or phrase
+# The part of a regular expression that matches a moved word or phrase
+WORD = "(?:\U000f0000[\U000f0001-\U000fffff]*)"
 
 
 def moved(phrase: str) -> str:
@@ -27,7 +30,9 @@ def shown(formula: str) -> str:
     return " ".join(re.sub(WORD, phrase, formula).split())
 
 
-TRIGONOMETRIC = "arcsin|arccos|arctan|arccot|cis|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
+TRIGONOMETRIC = (
+    "arcsin|arccos|arctan|arccot|cis|sinh|cosh|tanh|sech|csch|coth|sin|cos|tan|cot|sec|csc"
+)
 FUNCTIONS = rf"{TRIGONOMETRIC}|ln|log|exp|gcd|lcm"
 GREEK = (
     "(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda|mu|nu|xi|rho|sigma|tau|upsilon|phi|chi|psi"
@@ -43,14 +48,17 @@ _NUMBER = re.compile(
 )
 # \frac{3}{4}, 3/4, and with a whole number in front 1\frac{1}{2} and 1 1/2
 _FRACTION = re.compile(
-    r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{)?(-?\d{1,30})(?:\}\{|\s*/\s*)(-?\d{1,30})\}?", re.ASCII
+    r"([+-]?)\s*(?:(\d{1,30})(?=[\s\\])\s*)?(?:\\frac\{)?(-?\d{1,30})(?:\}\{|\s*/\s*)(-?\d{1,30})\}?",
+    re.ASCII,
 )
 
 
 def plain_number(latex: str) -> Fraction | None:
-    r"""Return the value of a plain integer, decimal, fraction, mixed number or power of ten; else None.
+    r"""Return the value of a plain integer, decimal, fraction, mixed number or power of ten; else
+    None.
 
-    >>> [str(plain_number(text)) for text in (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")]
+    >>> texts = (r"-\frac{5}{4}", "-1.25", "1 1/2", r"1\frac{1}{2}", "1,500", "x", "1/0")
+    >>> [str(plain_number(text)) for text in texts]
     ['-5/4', '-5/4', '3/2', '3/2', '1500', 'None', 'None']
     """
     decimal = _NUMBER.fullmatch(latex)
@@ -60,7 +68,8 @@ def plain_number(latex: str) -> Fraction | None:
     if not fraction:
         return None
     whole, top, bottom = (int(digits or 0) for digits in fraction.groups()[1:])
-    if bottom == 0 or (fraction[2] and not 0 < top < bottom):  # 1 -1/2 is a difference, 2\frac{7}{3} a product
+    # 1 -1/2 is a difference, 2\frac{7}{3} a product
+    if bottom == 0 or (fraction[2] and not 0 < top < bottom):
         return None
     size = whole + Fraction(top, bottom)
     return -size if fraction[1] == "-" else size
@@ -73,18 +82,32 @@ def decimal_places(latex: str) -> int:
 
 
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TEENS = (
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
 _TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _TWENTY_TO_99 = [f"{ten} {digit}".removesuffix(" zero") for ten in _TENS for digit in _DIGITS]
 
 NUMBER_WORDS = (*_DIGITS, *_TEENS, *_TWENTY_TO_99)
-"""The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is at 24."""
+"""The numbers from 0 to 99 in words, so that the index of a word is its value: `twenty four` is
+at 24."""
 
 _PARTS = ("half", "third", "quarter", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
 def number_in_words(phrase: str) -> int | Fraction | None:
-    """Return the number that `twenty-four`, `minus two`, `three hundred and five` or `two thirds` is."""
+    """Return the number that `twenty-four`, `minus two`, `three hundred and five` or `two
+    thirds` is.
+    """
     words = " ".join(phrase.replace("-", " ").split())
     for sign in ("minus ", "negative "):
         if words.startswith(sign):
@@ -103,19 +126,43 @@ def number_in_words(phrase: str) -> int | Fraction | None:
     return NUMBER_WORDS.index(words) if words in NUMBER_WORDS else None
 
 
-# Units by their names in pint, each with its other spellings in small letters. A plural with -s needs no entry.
+# Units by their names in pint, each with its other spellings in small letters. A plural with -s
+# needs no entry.
 _TABLE = """
-degree deg, radian rad, arcsecond, percent pct percentage, dollar usd, cent, euro eur, rupee rs inr, yuan rmb cny,
-inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha, knot, mile/hour mph, kilometer/hour kph kmh kmph,
-second sec s, minute min, hour hr h,
-day, week, month mo, year yr, decade, century centuries, pound lb gbp, ounce oz, ton, tonne, gallon gal, quart qt, pint,
-cup, tablespoon, teaspoon, angstrom å, erg, atmosphere atm, bar, calorie cal, joule j, watt w, volt v, newton n,
-hertz hz, pascal pa, kelvin, celsius degc, fahrenheit degf, mole mol, ampere amp, coulomb, ohm, tesla, electron_volt ev,
+degree deg, radian rad, arcsecond, percent pct percentage,
+dollar usd, cent, euro eur, rupee rs inr, yuan rmb cny,
+inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha,
+knot, mile/hour mph, kilometer/hour kph kmh kmph,
+second sec s, minute min, hour hr h, day, week, month mo, year yr, decade, century centuries,
+pound lb gbp, ounce oz, ton, tonne, gallon gal, quart qt, pint, cup, tablespoon, teaspoon,
+angstrom å, erg, atmosphere atm, bar, calorie cal, joule j, watt w, volt v, newton n, hertz hz,
+pascal pa, kelvin, celsius degc, fahrenheit degf, mole mol, ampere amp, coulomb, ohm, tesla,
+electron_volt ev,
 liter litre l, meter metre m, gram gm g, byte, bit
 """
 _SPELLINGS = {words.split()[0]: words.split() for words in _TABLE.split(",")}
-_PREFIXES = {"milli": "m", "centi": "c", "kilo": "k", "micro": "μ", "nano": "n", "deci": "d", "pico": "p"}
-_WITH_PREFIX = ("meter", "gram", "liter", "second", "joule", "watt", "volt", "newton", "pascal", "hertz", "calorie")
+_PREFIXES = {
+    "milli": "m",
+    "centi": "c",
+    "kilo": "k",
+    "micro": "μ",
+    "nano": "n",
+    "deci": "d",
+    "pico": "p",
+}
+_WITH_PREFIX = (
+    "meter",
+    "gram",
+    "liter",
+    "second",
+    "joule",
+    "watt",
+    "volt",
+    "newton",
+    "pascal",
+    "hertz",
+    "calorie",
+)
 _UNITS = {word: unit for unit, words in _SPELLINGS.items() for word in words}
 for _prefix, _sign in _PREFIXES.items():
     for _unit in _WITH_PREFIX:
@@ -123,15 +170,24 @@ for _prefix, _sign in _PREFIXES.items():
             _UNITS.setdefault((_prefix if len(_word) > 3 else _sign) + _word, _prefix + _unit)
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 
-MULTIPLES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7}
+MULTIPLES = {
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 10**3,
+    "lakh": 10**5,
+    "million": 10**6,
+    "crore": 10**7,
+}
 MULTIPLES |= {"billion": 10**9, "trillion": 10**12}
 """Words after a number that multiply it."""
 
-# Words after a number that change its value ("5 squared"), or say something else about it ("5 or more", "5 is wrong")
+# Words after a number that change its value ("5 squared"), or say something else about it ("5 or
+# more", "5 is wrong")
 _NO_UNIT = re.compile(
     r"\b(?:or|and|nor|not|no|more|less|fewer|greater|than|over|under|above|below|least|most|only|both|between|to|from"
-    r"|plus|minus|times? \w+|divided|remainders?|r|half|halves|thirds?|quarters?|fourths?|fifths?|sixths?"
-    r"|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?|square ?roots?|roots?|score|scores|gross"
+    r"|plus|minus|times? \w+|divided|remainders?|r|half|halves|thirds?|quarters?|fourths?|fifths?"
+    r"|sixths?|(?:seven|eigh|nin|ten|twentie|hundred|thousand)ths?|tens|th|ths|powers?"
+    r"|square ?roots?|roots?|score|scores|gross"
     r"|squared|cubed|factorials?|dozens?|infinity|choose|bases?|mod|modulus|sqrt|hundreds?|thousands?|\w*illions?"
     r"|lakhs?|crores?|myriads?|googols?|reciprocals?|wrong|incorrect|impossible|invalid|twice|thrice|doubled|tripled|halved"
     r"|inverses?|negatives?|true|false|undefined|zeros?|ones?|twos?|threes?|fours?|fives?|six|sixes|sevens?|eights?"
@@ -140,14 +196,19 @@ _NO_UNIT = re.compile(
     r"|[\d=<>+^\\!()]"
 )
 # Other words count things if one of them is a plural: "5 apples", "5 cups of tea"
-_PLURAL = re.compile(r"\b(?:[a-z'-]{2,}[^\Ws]s|people|persons?|men|women|child|children|adult|bacteria|sheep|units?)\b")
+_PLURAL = re.compile(
+    r"\b(?:[a-z'-]{2,}[^\Ws]s|people|persons?|men|women|child|children|adult|bacteria|sheep|units?)\b"
+)
 
 
 def unit(phrase: str) -> str | None:
-    """Return the unit that `phrase`, in small letters, names; "" if it counts other things; None for no unit.
+    """Return the unit that `phrase`, in small letters, names; "" if it counts other things; None
+    for no unit.
 
-    >>> unit("square inches"), unit("cm^2"), unit("miles per hour"), unit("right triangles"), unit("or more")
-    ('inch^2', 'centimeter^2', 'mile/hour', '', None)
+    >>> unit("square inches"), unit("cm^2"), unit("miles per hour")
+    ('inch^2', 'centimeter^2', 'mile/hour')
+    >>> unit("right triangles"), unit("or more")
+    ('', None)
     """
     parts: list[str] = []
     joint, power = "*", ""
@@ -167,7 +228,11 @@ def unit(phrase: str) -> str | None:
             return ""
         else:
             return _of_things(phrase)
-    return "".join(parts).removeprefix("*") if parts and parts[0][0] == "*" and not power else _of_things(phrase)
+    return (
+        "".join(parts).removeprefix("*")
+        if parts and parts[0][0] == "*" and not power
+        else _of_things(phrase)
+    )
 
 
 def _of_things(phrase: str) -> str | None:
@@ -178,17 +243,19 @@ def _of_things(phrase: str) -> str | None:
 
 # "the interval", before a formula; "So the answer is", "The smallest such k is", "Answer:"
 _THING = (
-    r"the (?:constant |only )?(?:point|pair|triple|interval|function|value|number|set|line|plane|circle|curve|matrix"
-    r"|vector|polynomial)s?(?=\s*\})"
+    r"the (?:constant |only "
+    r")?(?:point|pair|triple|interval|function|value|number|set|line|plane|circle|curve|matrix|vector|polynomial)s?(?=\s*\})"
 )
 _ANNOUNCEMENT = (
     r"(?:(?:(?:so|thus|hence|therefore),?\s)?"
-    r"(?:(?:the|there|it|this|we)\s[a-z' ]*?(?:\}\s*[a-z]\s*\\text\s*\{\s*)?(?:is|are|equals|have|get|obtain)"
+    r"(?:(?:the|there|it|this|we)\s[a-z' "
+    r"]*?(?:\}\s*[a-z]\s*\\text\s*\{\s*)?(?:is|are|equals|have|get|obtain)"
     rf"(?: (?:located |attained )?at(?: the point)?| {_THING})?(?:\s*:|(?![a-z]))|{_THING}"
     r"|solutions?\s(?:is|are):?|[a-z' ]*[a-z]{4}:)|(?:so|thus|hence|therefore)\b,?)"
 )
 _PREFACE = re.compile(
-    rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))", re.IGNORECASE
+    rf"\s*(?:\\text\{{\s*{_ANNOUNCEMENT}\s*(?:\}}|(?P<opened>\s))|{_ANNOUNCEMENT}(?=\s))",
+    re.IGNORECASE,
 )
 # "The answer is not" announces something else.
 _DENIAL = re.compile(
@@ -197,10 +264,13 @@ _DENIAL = re.compile(
 )
 
 _TEXT = r"(?:\\text\s*\{\s*)?"
-_DOMAIN = r"(?:real|positive|non-?negative|natural|rational|complex|integers?|numbers?|reals|values?|of)"
+_DOMAIN = (
+    r"(?:real|positive|non-?negative|natural|rational|complex|integers?|numbers?|reals|values?|of)"
+)
 # \mathbb{R}^+, \mathbb{N}^*, \mathbb{Z}_{\ge 0}
 _SET = (
-    r"(?>\\mathbb\s*\{?\s*[A-Z]\s*\}?"  # atomic: what follows it in _FOR_ALL can match the same signs
+    # Atomic: what follows it in _FOR_ALL can match the same signs
+    r"(?>\\mathbb\s*\{?\s*[A-Z]\s*\}?"
     r"(?:\s*[_^]\s*(?:[+*0]|\{\s*(?:[+*0]|\\ast|>\s*0|\\geq?(?:slant)?\s*[01])\s*\}))*)"
 )
 # "for all real x", "for every x \in \mathbb{R}^+"; with any other word, or a condition, it counts
@@ -235,8 +305,8 @@ _EXPLANATION = re.compile(
 # "All integers n with n > 4", before a condition
 _ALL_WITH = re.compile(
     rf"\s*{_TEXT}(?:all|any|every)\s(?:{_DOMAIN}\s|\\text\s*\{{|\}}|\s)*"
-    r"(?:[a-zA-Z]\s*,?\s*(?:\\text\s*\{\s*)?(?:with|such that|satisfying|where|for which)(?:\s*\}|\s))?\s*"
-    r"(?=(?:\d+\s*(?:<|\\le))?\s*[a-zA-Z]\s*(?:[<>]|\\[gl]e|\\in|\\ne)(?!\s*[a-zA-Z]{3}))",
+    r"(?:[a-zA-Z]\s*,?\s*(?:\\text\s*\{\s*)?(?:with|such that|satisfying|where|for "
+    r"which)(?:\s*\}|\s))?\s*(?=(?:\d+\s*(?:<|\\le))?\s*[a-zA-Z]\s*(?:[<>]|\\[gl]e|\\in|\\ne)(?!\s*[a-zA-Z]{3}))",
     re.IGNORECASE,
 )
 
@@ -262,7 +332,8 @@ _CONDITION = re.compile(
 
 
 def verdict_of(sentence: str) -> str | None:
-    """Return yes, no, true or false for the word alone, or with a reason and no condition behind it; else None.
+    """Return yes, no, true or false for the word alone, or with a reason and no condition behind
+    it; else None.
 
     >>> verdict_of("yes, because 2 is even"), verdict_of("yes, if 2 is even"), verdict_of("yes, 2")
     ('yes', None, None)
@@ -271,7 +342,8 @@ def verdict_of(sentence: str) -> str | None:
     verdict, sign, reason = match.groups(default="") if match else ("", "", "")
     # "yes, no" is no reason, "no, there is no such number" is one
     contradicts = verdict != "no" and re.search(r"\bnot?\b", reason)
-    # "yes, 2" says more than yes, "yes. the sum is 2" and "no, it is odd, since 2 is prime" give reasons
+    # "yes, 2" says more than yes, "yes. the sum is 2" and "no, it is odd, since 2 is prime" give
+    # reasons
     claim = re.split(r"\b(?:because|since) ", reason)[0]
     more = re.search(r"\d", claim) and not (sign == "." and len(re.findall("[a-z]{2}", reason)) > 2)
     if (contradicts or more) and not reason.startswith(("because ", "since ", "as ")):
@@ -283,8 +355,9 @@ NO_SOLUTIONS = re.compile(
     r"(?:(?:(?:there (?:is|are|exists?)|(?:the )?(?:equation|system|problem) has) )?no "
     r"(?:(?:such|real|integer|positive|natural|possible|other|valid) )*"
     r"(?:solutions?|roots?|values?|numbers?|integers?|pairs?|triples?|functions?|polynomials?|[a-z])"
-    r"(?: exists?| (?:is|are) possible)?|there (?:does|do) not exist (?:any )?such [a-z]+|none(?: exists?)?"
-    r"|(?:the )?empty set|(?:it )?does not exist|dne|(?:the system is )?inconsistent)(?:,? (?:because|since|as)\b.*)?"
+    r"(?: exists?| (?:is|are) possible)?|there (?:does|do) not exist (?:any )?such [a-z]+|none(?: "
+    r"exists?)?|(?:the )?empty set|(?:it )?does not exist|dne|(?:the system is "
+    r")?inconsistent)(?:,? (?:because|since|as)\b.*)?"
 )
 INFINITELY_MANY = re.compile(
     r"(?:there are )?(?:infinitely many|infinite(?:ly)?|an infinite number)"

@@ -1,6 +1,7 @@
 """Grade hostile texts one a call from two threads, each call timed; prints one JSON line.
 
-Run by test_hostile.py, in a working directory of its own, as `grade_hostile.py SEED COUNT TIME_LIMIT`.
+Run by test_hostile.py, in a working directory of its own, as `grade_hostile.py SEED COUNT
+TIME_LIMIT`.
 """
 
 import json

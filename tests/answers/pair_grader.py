@@ -9,7 +9,9 @@ from bnpo.grading.grader import Grader
 
 
 class PairGrader:
-    """Grades pairs of a reference and an answer, which is put into a box. `failures` counts missing verdicts."""
+    """Grades pairs of a reference and an answer, which is put into a box. `failures` counts
+    missing verdicts.
+    """
 
     def __init__(self, rule: str = "default"):
         self._grader = Grader(grader=rule, workers=2)
@@ -17,7 +19,8 @@ class PairGrader:
 
     def __call__(self, pairs: Sequence[tuple[str, str]], wrap: str = r"\boxed{%s}") -> list[bool]:
         grades = self._grader(
-            [wrap.replace("%s", answer) for _, answer in pairs], [reference for reference, _ in pairs]
+            [wrap.replace("%s", answer) for _, answer in pairs],
+            [reference for reference, _ in pairs],
         )
         self.failures += grades.failures
         return [bool(reward == 1) for reward in grades.rewards[:, 0]]

@@ -1,4 +1,6 @@
-"""Texts on which a regular expression with nested loops takes exponential time: the grader's own signs, repeated."""
+"""Texts on which a regular expression with nested loops takes exponential time: the grader's own
+signs, repeated.
+"""
 
 from collections.abc import Iterator
 from random import Random
@@ -21,12 +23,18 @@ _TOKENS = [*_SIGNS.split(), " ", "  ", "\n", "\t"]
 
 
 def repeated_tokens(seed: int, count: int, longest: int = 480) -> Iterator[str]:
-    """Yield `count` texts, the same for the same seed: one to four tokens 5 to 60 times, mostly between others."""
+    """Yield `count` texts, the same for the same seed: one to four tokens 5 to 60 times, mostly
+    between others.
+    """
     random = Random(seed)
     for _ in range(count):
-        unit = random.choice(("", "", " ")).join(random.choices(_TOKENS, k=random.choice((1, 1, 2, 2, 3, 4))))
+        unit = random.choice(("", "", " ")).join(
+            random.choices(_TOKENS, k=random.choice((1, 1, 2, 2, 3, 4)))
+        )
         unit += random.choice(("", " "))
-        before = random.choice(("", "", "", random.choice(_TOKENS), " ".join(random.choices(_TOKENS, k=2))))
+        before = random.choice(
+            ("", "", "", random.choice(_TOKENS), " ".join(random.choices(_TOKENS, k=2)))
+        )
         end = "".join(random.choices(_TOKENS, k=2))
         behind = random.choice(("", "", end[:1], "!", "=5", "x=5", "x", end, "}"))
         yield (before + unit * random.randint(5, 60))[:longest] + behind

@@ -6,7 +6,16 @@ from functools import partial
 import pytest
 
 from conftest import python
-from mathequal import MAX_LENGTH, accuracy_reward, compute_score, equal, explain, final_answer, parse, verify
+from mathequal import (
+    MAX_LENGTH,
+    accuracy_reward,
+    compute_score,
+    equal,
+    explain,
+    final_answer,
+    parse,
+    verify,
+)
 from mathequal.released import released_verdict
 
 
@@ -110,11 +119,22 @@ def test_importing_the_package_imports_no_parser():
 @pytest.mark.program
 def test_the_report_shows_every_disagreement(tmp_path):
     file = tmp_path / "cases.jsonl"
-    rows = [("1", r"\boxed{1}", True), ("1", "2", True), ("x+1", "1+x", False), ("y", r"\frac{", False)]
+    rows = [
+        ("1", r"\boxed{1}", True),
+        ("1", "2", True),
+        ("x+1", "1+x", False),
+        ("y", r"\frac{", False),
+    ]
     cases = [dict(zip(("gold", "prediction", "equal"), row, strict=True)) for row in rows]
     file.write_text("".join(json.dumps(case) + "\n" for case in cases))
     result = command(file)
-    expected = {"n": 4, "agreement": 0.5, "false_positives": [cases[2]], "false_negatives": [cases[1]], "failures": {}}
+    expected = {
+        "n": 4,
+        "agreement": 0.5,
+        "false_positives": [cases[2]],
+        "false_negatives": [cases[1]],
+        "failures": {},
+    }
     assert json.loads(result.stdout) == expected
 
 
@@ -163,7 +183,9 @@ def threads_that_alternate():
 @pytest.mark.usefixtures("threads_that_alternate")
 def test_threads_get_the_verdicts_of_one_thread():
     """mpmath has one precision for all threads. Without a lock some of these verdicts are wrong."""
-    pairs = [(rf"\sqrt{{{n + 2}}}+\sin {n}", rf"\sin {n}+\sqrt{{{n + 2 + n % 2}}}") for n in range(40)]
+    pairs = [
+        (rf"\sqrt{{{n + 2}}}+\sin {n}", rf"\sin {n}+\sqrt{{{n + 2 + n % 2}}}") for n in range(40)
+    ]
     for compare in (equal, verify, lambda *pair: verify(*pair, timeout_seconds=None)):
         with ThreadPoolExecutor(8) as threads:
             verdicts = list(threads.map(lambda pair, compare=compare: compare(*pair), pairs))
@@ -175,7 +197,11 @@ def test_threads_get_the_verdicts_of_one_thread():
     [
         ("1+1", "2", "equal"),
         (r"\frac12", "0.25", r"different: the reference is \frac{1}{2}, the answer is 0.25"),
-        ("(1,2)", "[1,2]", "different: the reference is a tuple (1; 2), the answer is an interval (1; 2)"),
+        (
+            "(1,2)",
+            "[1,2]",
+            "different: the reference is a tuple (1; 2), the answer is an interval (1; 2)",
+        ),
         ("5 cm", "5 kg", "different: the reference is 5 centimeter, the answer is 5 kilogram"),
         ("x", r"\frac10", r"different: the reference is x, the answer is \frac{1}{0}"),
         ("yes", "x>2", "different: the reference is the word yes, the answer is a condition"),
@@ -189,7 +215,14 @@ def test_explain(gold, target, reason):
 
 
 def test_rewards_need_a_box():
-    completions = [r"\boxed{\frac12}", "0.5", [{"role": "assistant", "content": r"\boxed{0.5}"}], r"\boxed{0.7}"]
+    completions = [
+        r"\boxed{\frac12}",
+        "0.5",
+        [{"role": "assistant", "content": r"\boxed{0.5}"}],
+        r"\boxed{0.7}",
+    ]
     golds = ["0.5", "0.5", r"so \boxed{1/2}", "0.5"]
     assert accuracy_reward(completions, solution=golds, prompts=[]) == [1.0, 0.0, 1.0, 0.0]
-    assert [compute_score("", text, gold) for text, gold in zip(completions[:2], golds, strict=False)] == [1.0, 0.0]
+    assert [
+        compute_score("", text, gold) for text, gold in zip(completions[:2], golds, strict=False)
+    ] == [1.0, 0.0]

@@ -1,6 +1,7 @@
 """Labelled pairs say what equal means; RULES.md of mathequal explains them by type.
 
-Those in rewritten.jsonl are references of MATH, each in another spelling or changed into another answer.
+Those in rewritten.jsonl are references of MATH, each in another spelling or changed into another
+answer.
 """
 
 import json
@@ -36,7 +37,11 @@ def test_labelled_pairs_are_graded_as_labelled_either_way(grader, kind):
     cases = [case for case in CASES if case["kind"] == kind]
     pairs = [(case["gold"], case["prediction"]) for case in cases]
     for tried in (pairs, [] if kind in ONE_WAY else [pair[::-1] for pair in pairs]):
-        wrong = [case for case, right in zip(cases, grader(tried), strict=bool(tried)) if right != case["equal"]]
+        wrong = [
+            case
+            for case, right in zip(cases, grader(tried), strict=bool(tried))
+            if right != case["equal"]
+        ]
         assert not wrong, "\n".join(map(str, wrong))
     assert grader.failures == {}
 
@@ -75,16 +80,27 @@ SETS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
 
 
 def test_in_no_pair_only_the_released_rule_is_right(data_dir):
-    """Every reference and itself, references in other spellings or changed, and answers to other problems."""
-    references, random = reference_answers(*(data_dir / f"{name}.jsonl" for name in SETS)), Random(2)
+    """Every reference and itself, references in other spellings or changed, and answers to other
+    problems.
+    """
+    references, random = (
+        reference_answers(*(data_dir / f"{name}.jsonl" for name in SETS)),
+        Random(2),
+    )
     cases = [(reference, reference, True) for reference in references]
     cases += [(case["gold"], case["prediction"], case["equal"]) for case in REWRITTEN]
     cases += [(*random.sample(references, 2), False) for _ in range(1_500)]
-    for rule in ("default", "paper"):  # in the end, those on which the default is wrong and the other right
+    # In the end, those on which the default is wrong and the other right
+    for rule in ("default", "paper"):
         grader = PairGrader(rule)
         given = grader([case[:2] for case in cases], wrap=r"The answer is $\boxed{%s}$.")
-        cases = [case for case, right in zip(cases, given, strict=True) if (right == case[2]) == (rule == "paper")]
-        assert rule == "paper" or grader.failures == {}  # one that fails must not pass for one that says no
+        cases = [
+            case
+            for case, right in zip(cases, given, strict=True)
+            if (right == case[2]) == (rule == "paper")
+        ]
+        # One that fails must not pass for one that says no
+        assert rule == "paper" or grader.failures == {}
         grader.close()
     assert cases == []
 
@@ -93,9 +109,15 @@ REFERENCES, EACH = 300, 25
 
 
 def tried(folder: Path) -> list[tuple[str, str, bool, bool]]:
-    """Return (reference, text, whether it has the value, whether it is accepted) for plain numbers of MATH."""
+    """Return (reference, text, whether it has the value, whether it is accepted) for plain
+    numbers of MATH.
+    """
     random = Random(0)
-    answers = [answer for answer in reference_answers(folder / "math_train.jsonl") if value_of(answer) is not None]
+    answers = [
+        answer
+        for answer in reference_answers(folder / "math_train.jsonl")
+        if value_of(answer) is not None
+    ]
     strings = []
     for reference in random.sample(answers, REFERENCES):
         chosen = random.sample(list(candidates(value_of(reference))), EACH)

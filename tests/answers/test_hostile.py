@@ -47,8 +47,13 @@ def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_p
     assert report["late"] == []
     assert report["in_rank"] < 0.05
     assert set(report["values"]) <= {0.0, 1.0}
-    assert [pair for pair in report["right"] if not pair[0] or is_empty(final_answer(pair[1], tags=True))] == []
-    assert report["failures"]["timeout"] >= 20, report["failures"]  # or nothing hostile is left among the texts
+    assert [
+        pair
+        for pair in report["right"]
+        if not pair[0] or is_empty(final_answer(pair[1], tags=True))
+    ] == []
+    # Or nothing hostile is left among the texts
+    assert report["failures"]["timeout"] >= 20, report["failures"]
     assert list(working_directory.iterdir()) == []
     assert [canary for canary in canaries if canary.exists()] == []
     assert left_after(environment, 5) == []
@@ -62,20 +67,23 @@ from hostile import MARKER, code_answers
 from mathequal import equal
 
 events = []
+MODULES = ("subprocess", "socket", "shutil", "ftplib", "urllib", "pty")
+CALLS = ("system", "exec", "fork", "posix_spawn", "spawn", "remove", "rename", "mkdir")
+CALLS = tuple(f"os.{call}" for call in CALLS)
 
 def record(event, arguments):
     if event in ("compile", "exec"):
         code = arguments[0]
-        names = (code.co_names, code.co_consts, code.co_filename) if hasattr(code, "co_names") else code
+        names = code
+        if hasattr(code, "co_names"):
+            names = (code.co_names, code.co_consts, code.co_filename)
         if MARKER in repr(names) or MARKER in repr(arguments[1:]):
             events.append((event, repr(names)))
     elif event == "open":
         path, mode, flags = arguments
         if MARKER in repr(path) or flags & 3 or set(mode or "") & set("wax+"):
             events.append((event, repr(arguments)))
-    elif event.split(".")[0] in ("subprocess", "socket", "shutil", "ftplib", "urllib", "pty") or event.startswith(
-        ("os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.remove", "os.rename", "os.mkdir")
-    ):
+    elif event.split(".")[0] in MODULES or event.startswith(CALLS):
         events.append((event, repr(arguments)))
 
 sys.addaudithook(record)
@@ -97,7 +105,9 @@ assert len(events) == 1, events  # the hook does see what it should
 def test_no_answer_is_compiled_run_or_opened(tmp_path, environment):
     command = [sys.executable, "-c", RECORD_WHAT_VERDICTS_DO]
     environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert list(tmp_path.iterdir()) == []
 
@@ -107,7 +117,9 @@ LONGEST_IN_RANK = 0.05
 
 
 def in_rank_seconds(text: str, reference: str) -> float:
-    """Return how long everything takes that a grader computes of one answer in the process that calls it."""
+    """Return how long everything takes that a grader computes of one answer in the process that
+    calls it.
+    """
     started = time.thread_time()
     instant_verdict(reference, final_answer(text, tags=True) or "")
     for reward in REWARDS.values():
@@ -124,16 +136,24 @@ def test_no_text_takes_long_in_a_rank():
     repeated = ((text, "x=5") for text in repeated_tokens(0, 30_000))
     boxed = ((r"\boxed{" + text, "5") for text in repeated_tokens(1, 5_000, longest=100_000))
     hostile = ((text, reference) for reference, text in hostile_answers(1, 10_000))
-    slow = [(text[:60], len(text)) for text, reference in chain(repeated, boxed, hostile) if is_slow(text, reference)]
+    slow = [
+        (text[:60], len(text))
+        for text, reference in chain(repeated, boxed, hostile)
+        if is_slow(text, reference)
+    ]
     assert slow == []
 
 
 @pytest.mark.program
 def test_no_pattern_takes_exponential_time():
-    """A second suffices a hundred times over for texts of any form, so that a limit of 5 seconds is never decisive."""
+    """A second suffices a hundred times over for texts of any form, so that a limit of 5 seconds
+    is never decisive.
+    """
     workers = Workers(2, time_limit=1.0, preload="mathequal.warm")
     texts = [*repeated_tokens(2, 10_000), *("m " * n + "x=5" for n in range(20, 60))]
     calls = [workers.submit("mathequal.read:read", text) for text in texts]
-    slow = [text for text, call in zip(texts, calls, strict=True) if isinstance(call.result(), Failure)]
+    slow = [
+        text for text, call in zip(texts, calls, strict=True) if isinstance(call.result(), Failure)
+    ]
     workers.close()
     assert slow == []

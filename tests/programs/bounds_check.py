@@ -1,6 +1,8 @@
-"""One rank compares learner, sampler and the model's own code, without faults and with one fault after the other.
+"""One rank compares learner, sampler and the model's own code, without faults and with one fault
+after the other.
 
-Launched by tests/test_bounds.py with a model's folder, a number format and texts; prints one JSON line.
+Launched by tests/test_bounds.py with a model's folder, a number format and texts; prints one JSON
+line.
 """
 
 import json
@@ -36,7 +38,13 @@ def attention_fault(**changes) -> Iterator[None]:
         sliding_window = None if changes.get("no_window") else sliding_window
         if changes.get("mixed"):
             sequences = see_all(sequences)
-        return attention(*tensors, scaling=scaling, sequences=sequences, sliding_window=sliding_window, **settings)
+        return attention(
+            *tensors,
+            scaling=scaling,
+            sequences=sequences,
+            sliding_window=sliding_window,
+            **settings,
+        )
 
     AttentionInterface.register(ATTENTION, faulty)
     yield
@@ -48,7 +56,12 @@ def see_all(sequences):
     tokens = int(sequences.starts[-1])
     ends = torch.tensor([0, tokens], dtype=torch.int32)
     return replace(
-        sequences, starts=ends, keys=torch.arange(tokens), key_starts=ends, longest=tokens, longest_keys=tokens
+        sequences,
+        starts=ends,
+        keys=torch.arange(tokens),
+        key_starts=ends,
+        longest=tokens,
+        longest_keys=tokens,
     )
 
 
@@ -71,7 +84,9 @@ def sampler_fault(sampler: Sampler, change) -> Iterator[None]:
 
 def layer_of_another(weights: dict) -> dict:
     first, second = ".0.", ".1."
-    return weights | {name: weights[name.replace(first, second, 1)] for name in weights if first in name}
+    return weights | {
+        name: weights[name.replace(first, second, 1)] for name in weights if first in name
+    }
 
 
 def main() -> None:
@@ -87,7 +102,9 @@ def main() -> None:
     for text in ids:
         check = prove_start(learner, sampler, text)
         report["checks"].append(vars(check))
-    rotary = next((module for module in learner.model.modules() if hasattr(module, "inv_freq")), None)
+    rotary = next(
+        (module for module in learner.model.modules() if hasattr(module, "inv_freq")), None
+    )
     head = learner._engine.module.head
     cases = {
         "attention scale": attention_fault(scale=1.25),
@@ -110,9 +127,13 @@ def main() -> None:
     rng = np.random.default_rng(0)
     bound = min(check["sync_bound"] for check in report["checks"])
     for temperature in (0.6, 1.0, 2.0):  # at the last, answers are gibberish
-        [(_, _, group)] = sampler.sample([ids[0][:60]], [0], n=8, max_tokens=100, temperature=temperature)
+        [(_, _, group)] = sampler.sample(
+            [ids[0][:60]], [0], n=8, max_tokens=100, temperature=temperature
+        )
         for answer in group:
-            experience = Experience([ids[0][:60]], [answer.token_ids], [np.zeros(len(answer.token_ids))], np.ones(1))
+            experience = Experience(
+                [ids[0][:60]], [answer.token_ids], [np.zeros(len(answer.token_ids))], np.ones(1)
+            )
             report["gaps"].append(measure_sync(learner, sampler, experience, 1, bound=10.0))
     noise = rng.integers(len(tokenizer), size=100).tolist()
     experience = Experience([ids[0][:60]], [noise], [np.zeros(100)], np.ones(1))

@@ -1,6 +1,7 @@
 """Two ranks save checkpoints of one model: what they hold in memory, what a full disk leaves.
 
-Launched by tests/test_resume.py with a model's folder and a run's; prints one JSON line from rank 0.
+Launched by tests/test_resume.py with a model's folder and a run's; prints one JSON line from rank
+0.
 """
 
 import ctypes
@@ -23,7 +24,8 @@ def peak_growth(action) -> int:
     def status(field: str) -> int:
         return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
-    ctypes.CDLL(None).malloc_trim(0)  # so that memory that was freed before does not hide what is taken
+    # So that memory that was freed before does not hide what is taken
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
     before = status("VmRSS")
     action()
@@ -47,10 +49,13 @@ def main() -> None:
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")
-    config, _ = parse_train_config(["--preset", "tiny", "--model", model, "--steps", "3"], has_cuda=False)
+    config, _ = parse_train_config(
+        ["--preset", "tiny", "--model", model, "--steps", "3"], has_cuda=False
+    )
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
-    learner.update(fixed_experience("one update"), lr=1e-4)  # the optimizer has a state from here on
+    # The optimizer has a state from here on
+    learner.update(fixed_experience("one update"), lr=1e-4)
 
     def save(step: int, file_bytes: int = FILE_BYTES) -> None:
         checkpoint.FILE_BYTES = file_bytes
@@ -63,7 +68,10 @@ def main() -> None:
             return str(error)
         return ""
 
-    report = {"at_once": gather(peak_growth(lambda: save(1, 2**40))), "groups": gather(peak_growth(lambda: save(2)))}
+    report = {
+        "at_once": gather(peak_growth(lambda: save(1, 2**40))),
+        "groups": gather(peak_growth(lambda: save(2))),
+    }
 
     progress = Progress(dist.get_rank())
     prepared = PreparedRun(config, None, None, None, None, None, False, None, progress, {}, None)

@@ -1,6 +1,7 @@
 """Ranks train a model for two steps, save it after the first, and resume it.
 
-Launched by tests/test_families.py with the folder of a model and a dtype; prints a JSON line from rank 0.
+Launched by tests/test_families.py with the folder of a model and a dtype; prints a JSON line from
+rank 0.
 """
 
 import hashlib
@@ -45,13 +46,19 @@ def digest(learner: Learner) -> str:
 
 
 def plain_scores(folder: Path, dtype: str) -> tuple[np.ndarray, list[str]]:
-    """Log-probabilities of the first answer by plain transformers, and what it says of the names of the weights."""
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), output_loading_info=True)
+    """Log-probabilities of the first answer by plain transformers, and what it says of the names
+    of the weights.
+    """
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), output_loading_info=True
+    )
     row = torch.tensor([PROMPTS[0] + ANSWERS[0]])
     with torch.no_grad():
         logits = model(row).logits[0, len(PROMPTS[0]) - 1 : -1, : len(TOKENIZER)].double()
     scores = torch.log_softmax(logits, -1).gather(1, row[0, len(PROMPTS[0]) :, None])[:, 0]
-    return scores.numpy(), [name for kind in ("missing_keys", "unexpected_keys") for name in info[kind]]
+    return scores.numpy(), [
+        name for kind in ("missing_keys", "unexpected_keys") for name in info[kind]
+    ]
 
 
 def check(model: Path, dtype: str) -> dict:

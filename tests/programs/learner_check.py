@@ -1,7 +1,8 @@
-"""Updates of the real learner on fixed answers, in several settings, and what it makes of a long answer in bf16.
+"""Updates of the real learner on fixed answers, in several settings, and what it makes of a long
+answer in bf16.
 
-Launched by tests/test_learner.py, which computes the same in plain PyTorch, with three models' folders; prints one JSON
-line from rank 0.
+Launched by tests/test_learner.py, which computes the same in plain PyTorch, with three models'
+folders; prints one JSON line from rank 0.
 """
 
 import json
@@ -16,9 +17,12 @@ setup_environment()
 SETTINGS = {
     "one update": "",
     "two iterations": "--ppo-iterations 2",
-    "mini-batches": "--ppo-iterations 2 --mini-batches 3 --aggregation token-mean --offload-optimizer",
+    "mini-batches": (
+        "--ppo-iterations 2 --mini-batches 3 --aggregation token-mean --offload-optimizer"
+    ),
     "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7",
-    # One of three updates a pass must be skipped: its fp32 gradient is not finite, or its loss alone.
+    # One of three updates a pass must be skipped: its fp32 gradient is not finite, or its loss
+    # alone.
     "infinite gradient": "--ppo-iterations 2 --mini-batches 3",
     "infinite loss": "--ppo-iterations 2 --mini-batches 3",  # at a temperature that no flag allows
     "infinite gradient in bf16": "--dtype bfloat16 --offload-optimizer",
@@ -26,14 +30,25 @@ SETTINGS = {
     "fp16": "--dtype float16 --mini-batches 3",
     # The gradient is finite, but not in fp16.
     "overflow in fp16": "--dtype float16",
-    # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks; partitioned weights.
+    # More answer tokens than fit one chunk of logits, in numbers that differ between the ranks;
+    # partitioned weights.
     "wide head": "--model WIDE --gradient-checkpointing --micro-batch-tokens 2000",
     # Matrices of layers that are partitioned, too.
     "wide layers": "--model LAYERS --gradient-checkpointing",
 }
 SETTINGS = {name: flags.split() for name, flags in SETTINGS.items()}
-"""Flags of each setting; WIDE and LAYERS stand for models whose folders are the program's arguments."""
-COMMON = ["--preset", "tiny", "--micro-batch-tokens", "60", "--clip-low", "0.05", "--clip-high", "0.1"]
+"""Flags of each setting; WIDE and LAYERS stand for models whose folders are the program's
+arguments."""
+COMMON = [
+    "--preset",
+    "tiny",
+    "--micro-batch-tokens",
+    "60",
+    "--clip-low",
+    "0.05",
+    "--clip-high",
+    "0.1",
+]
 COMMON += ["--max-grad-norm", "0.5", "--weight-decay", "0.01"]
 COMMON += ["--samples-per-question", "3"]
 
@@ -62,12 +77,16 @@ def fixed_experience(setting: str):
     if setting == "overflow in fp16":
         experience.advantages[5] = 1e5
     if setting == "infinite loss":
-        experience.advantages[4:8] = 3e38  # their sum is too large for fp32; at that temperature gradients are tiny
+        # Their sum is too large for fp32; at that temperature gradients are tiny
+        experience.advantages[4:8] = 3e38
     return experience
 
 
 def scores(learner, experience) -> list[list[float]]:
-    return [learner.score(p, a).tolist() for p, a in zip(experience.prompts, experience.answers, strict=True)]
+    return [
+        learner.score(p, a).tolist()
+        for p, a in zip(experience.prompts, experience.answers, strict=True)
+    ]
 
 
 def long_answer() -> list[int]:
@@ -84,7 +103,9 @@ def long_scores(model: str) -> dict:
     from bnpo.config import parse_train_config
     from bnpo.policy.learner import Learner
 
-    config, _ = parse_train_config(["--preset", "tiny", "--dtype", "bfloat16", "--model", model], has_cuda=False)
+    config, _ = parse_train_config(
+        ["--preset", "tiny", "--dtype", "bfloat16", "--model", model], has_cuda=False
+    )
     folder = Path(model) / f"resume-{dist.get_world_size()}"
     report = {}
     for when in ("loaded", "resumed"):
@@ -122,7 +143,12 @@ def main() -> None:
         moments = sum(state["exp_avg"].numel() + state["exp_avg_sq"].numel() for state in states)
         before = scores(learner, experience)
         metrics = [learner.update(experience, lr=1e-4)[0] for _ in range(2)]
-        report[name] = {"metrics": metrics, "before": before, "scores": scores(learner, experience), "moments": moments}
+        report[name] = {
+            "metrics": metrics,
+            "before": before,
+            "scores": scores(learner, experience),
+            "moments": moments,
+        }
     report["long"] = long_scores(sys.argv[-3])
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)

@@ -1,4 +1,5 @@
-"""Three ranks, of which the last one fails while the others wait in a collective. They say how that ends.
+"""Three ranks, of which the last one fails while the others wait in a collective. They say how that
+ends.
 
 Launched by tests/test_faults.py, one process a rank, with what happens as the argument.
 """

@@ -1,7 +1,9 @@
-"""Learners with LoRA: their gradients beside those of full training, updates, checkpoints, and what is loaded again.
+"""Learners with LoRA: their gradients beside those of full training, updates, checkpoints, and what
+is loaded again.
 
-Launched by tests/test_lora.py with a folder for checkpoints and the folders of two models; prints one JSON line from
-rank 0. With the word `universal` first, a learner reads the converted checkpoint of the first setting instead.
+Launched by tests/test_lora.py with a folder for checkpoints and the folders of two models; prints
+one JSON line from rank 0. With the word `universal` first, a learner reads the converted checkpoint
+of the first setting instead.
 """
 
 import json
@@ -12,11 +14,27 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
-COMMON = ["--preset", "tiny", "--micro-batch-tokens", "60", "--weight-decay", "0.01", "--samples-per-question", "3"]
+COMMON = [
+    "--preset",
+    "tiny",
+    "--micro-batch-tokens",
+    "60",
+    "--weight-decay",
+    "0.01",
+    "--samples-per-question",
+    "3",
+]
 SETTINGS = {
     "small": ["--model", "SMALL", "--lora-rank", "4", "--lora-alpha", "12"],
     # Matrices A and B that are partitioned, too.
-    "layers": ["--model", "LAYERS", "--lora-rank", "256", "--gradient-checkpointing", "--offload-optimizer"],
+    "layers": [
+        "--model",
+        "LAYERS",
+        "--lora-rank",
+        "256",
+        "--gradient-checkpointing",
+        "--offload-optimizer",
+    ],
     "bf16": ["--model", "LAYERS", "--lora-rank", "8", "--dtype", "bfloat16", "--lr", "1e-3"],
 }
 VOCABULARY = 262
@@ -30,7 +48,9 @@ def flags_of(setting: str, models: list[str]) -> list[str]:
 
 
 def gradients(model: str, *flags: str) -> dict:
-    """The gradient of every trained matrix of a linear layer by the layer's name. Of LoRA: of B, where A is 1."""
+    """The gradient of every trained matrix of a linear layer by the layer's name. Of LoRA: of B,
+    where A is 1.
+    """
     import deepspeed
     import numpy as np
     import torch
@@ -79,7 +99,8 @@ def main() -> None:
     full = gradients(models[0])
     adapter = gradients(models[0], "--lora-rank", str(SIZE), "--lora-alpha", str(SIZE))
     report["gradients"] = {
-        layer: [(full[layer] - adapter[layer]).abs().max().item(), full[layer].abs().max().item()] for layer in full
+        layer: [(full[layer] - adapter[layer]).abs().max().item(), full[layer].abs().max().item()]
+        for layer in full
     }
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     for setting in SETTINGS:
@@ -90,7 +111,9 @@ def main() -> None:
         metrics = [learner.update(experience, lr=1e-3)[0] for _ in range(2)]
         case["norms"] = [step["grad_norm"] for step in metrics]
         case["after"] = scores(learner, experience)
-        save_checkpoint(learner, tokenizer, run / setting, Progress(2, best_step=2), keep=0, card="")
+        save_checkpoint(
+            learner, tokenizer, run / setting, Progress(2, best_step=2), keep=0, card=""
+        )
         learner.update(experience, lr=1e-3)
         case["third"] = scores(learner, experience)
         resumed = Learner(config.data.model, VOCABULARY, config)
@@ -106,7 +129,9 @@ def main() -> None:
 
 
 def changed_settings(run: Path, models: list[str], tokenizer) -> list:
-    """Loss scale, weight decay and betas of a learner, in fp16 if possible, that loads a checkpoint with others."""
+    """Loss scale, weight decay and betas of a learner, in fp16 if possible, that loads a
+    checkpoint with others.
+    """
     from bnpo.config import parse_train_config
     from bnpo.policy.learner import Learner
     from bnpo.ranks import trains_in_float16
@@ -115,7 +140,9 @@ def changed_settings(run: Path, models: list[str], tokenizer) -> list:
 
     flags = [*flags_of("small", models), "--dtype", "float16" if trains_in_float16() else "float32"]
     config, _ = parse_train_config(flags, has_cuda=False)
-    save_checkpoint(Learner(config.data.model, VOCABULARY, config), tokenizer, run, Progress(1), keep=0, card="")
+    save_checkpoint(
+        Learner(config.data.model, VOCABULARY, config), tokenizer, run, Progress(1), keep=0, card=""
+    )
     flags += ["--loss-scale", "64", "--weight-decay", "0.1", "--betas", "0.8", "0.95"]
     config, _ = parse_train_config(flags, has_cuda=False)
     learner = Learner(config.data.model, VOCABULARY, config)

@@ -1,9 +1,10 @@
-"""Measure the memory of the real learner's updates in several settings, and print it beside what is counted, as JSON.
+"""Measure the memory of the real learner's updates in several settings, and print it beside what is
+counted, as JSON.
 
     memory_check.py [SETTING..] FOLDER_OF_THE_MODEL
 
-Without names of settings it measures all. Those in bfloat16 are left out on a CPU where that would take minutes. The
-rank that takes most counts.
+Without names of settings it measures all. Those in bfloat16 are left out on a CPU where that would
+take minutes. The rank that takes most counts.
 """
 
 import ctypes
@@ -19,18 +20,60 @@ setup_environment()
 
 SETTINGS = {
     "weights": ["--dtype", "float32", "--micro-batch-tokens", "256"],
-    "weights, offloaded": ["--dtype", "float32", "--micro-batch-tokens", "256", "--offload-optimizer"],
+    "weights, offloaded": [
+        "--dtype",
+        "float32",
+        "--micro-batch-tokens",
+        "256",
+        "--offload-optimizer",
+    ],
     "weights in bf16": ["--dtype", "bfloat16", "--micro-batch-tokens", "256"],
     "activations": ["--dtype", "float32", "--micro-batch-tokens", "2048"],
-    "one layer's activations": ["--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing"],
-    "logits in two chunks": ["--dtype", "bfloat16", "--micro-batch-tokens", "2560", "--gradient-checkpointing"],
-    "activations with LoRA": ["--lora-rank", "32", "--dtype", "bfloat16", "--micro-batch-tokens", "2048"],
+    "one layer's activations": [
+        "--dtype",
+        "float32",
+        "--micro-batch-tokens",
+        "4096",
+        "--gradient-checkpointing",
+    ],
+    "logits in two chunks": [
+        "--dtype",
+        "bfloat16",
+        "--micro-batch-tokens",
+        "2560",
+        "--gradient-checkpointing",
+    ],
+    "activations with LoRA": [
+        "--lora-rank",
+        "32",
+        "--dtype",
+        "bfloat16",
+        "--micro-batch-tokens",
+        "2048",
+    ],
     "one layer's activations with LoRA": [
-        *("--lora-rank", "64", "--dtype", "float32", "--micro-batch-tokens", "4096", "--gradient-checkpointing")
+        *(
+            "--lora-rank",
+            "64",
+            "--dtype",
+            "float32",
+            "--micro-batch-tokens",
+            "4096",
+            "--gradient-checkpointing",
+        )
     ],
 }
 """Flags of each setting, by the part that takes most."""
-COMMON = ["--preset", "tiny", "--max-prompt-tokens", "4", "--max-answer-tokens", "252", "--samples-per-question", "2"]
+COMMON = [
+    "--preset",
+    "tiny",
+    "--max-prompt-tokens",
+    "4",
+    "--max-answer-tokens",
+    "252",
+    "--samples-per-question",
+    "2",
+]
 M_MMAP_THRESHOLD = -3  # malloc.h
 
 
@@ -54,7 +97,9 @@ def experience(answers: int):
 
 
 def measure(config, model: str, vocabulary: int, ranks: int) -> int:
-    """Return the bytes by which this process grows at most from before it has a learner to its third update."""
+    """Return the bytes by which this process grows at most from before it has a learner to its
+    third update.
+    """
     from bnpo.policy.learner import Learner
 
     gc.collect()
@@ -90,12 +135,14 @@ def main() -> None:
         config, _ = parse_train_config([*COMMON, "--model", model, *flags], has_cuda=False)
         taken = max(gather(measure(config, model, shape.vocabulary, ranks)))
         plan = learner_memory(shape, config, ranks, device="cpu")
-        counted = plan.phases["update"].total() + plan.offloaded - CONTEXTS  # all in the same memory, without CUDA
+        # All in the same memory, without CUDA
+        counted = plan.phases["update"].total() + plan.offloaded - CONTEXTS
         report[name] = {"measured": taken, "counted": counted}
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     dist.barrier()
-    os._exit(0)  # a normal exit can end in SIGABRT, because the threads of so many engines end in any order
+    # A normal exit can end in SIGABRT, because the threads of so many engines end in any order
+    os._exit(0)
 
 
 if __name__ == "__main__":

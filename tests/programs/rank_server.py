@@ -1,8 +1,9 @@
-"""Starts programs on ranks by forking: torch, DeepSpeed and vLLM are imported here, once, and not by every rank.
+"""Starts programs on ranks by forking: torch, DeepSpeed and vLLM are imported here, once, and not
+by every rank.
 
-Started by tests/conftest.py, with one thread, since there is no forking a process whose torch has several. Reads a job
-a line (the arguments of `run`) from standard input and answers with the ids of its processes, a line, and when it has
-ended its exit status.
+Started by tests/conftest.py, with one thread, since there is no forking a process whose torch has
+several. Reads a job a line (the arguments of `run`) from standard input and answers with the ids of
+its processes, a line, and when it has ended its exit status.
 """
 
 import atexit
@@ -50,8 +51,8 @@ def main() -> None:
     os.dup2(2, 1)  # what is printed while importing is no answer
     import_module("bnpo.loop")  # what train.py imports
     import_module("bnpo.evaluation.program")  # what eval.py imports
-    # vLLM's worker for CPUs replaces torch.cuda.Stream and the like by placeholders, on which nothing for GPUs can run.
-    # On a CUDA build no test starts an engine.
+    # vLLM's worker for CPUs replaces torch.cuda.Stream and the like by placeholders, on which
+    # nothing for GPUs can run. On a CUDA build no test starts an engine.
     if torch.version.cuda is None:
         for name in STARTED_WITH:
             import_module(name)
@@ -67,17 +68,22 @@ def main() -> None:
 
 
 def register_overrides_once() -> None:
-    """On CPUs every engine looks through all modules for kernels of Triton to replace: a second of its start."""
+    """On CPUs every engine looks through all modules for kernels of Triton to replace: a second
+    of its start.
+    """
     from vllm.platforms import current_platform
 
     current_platform.register_triton_kernel_overrides()
     type(current_platform).register_triton_kernel_overrides = classmethod(lambda _: None)
 
 
-def run(command: list[str], output: str, ranks: int, environment: dict[str, str], answers: TextIO) -> int:
-    """The exit status of `command`, a script and its flags, on `ranks` ranks (0: not under a launcher) with both
-    streams in the file `output`: as under the launcher it is that of the first rank that fails, and the others are
-    ended. This process, its ranks and theirs are a group."""
+def run(
+    command: list[str], output: str, ranks: int, environment: dict[str, str], answers: TextIO
+) -> int:
+    """The exit status of `command`, a script and its flags, on `ranks` ranks (0: not under a
+    launcher) with both streams in the file `output`: as under the launcher it is that of the first
+    rank that fails, and the others are ended. This process, its ranks and theirs are a group.
+    """
     os.setsid()
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
     signal.alarm(TIME_LIMIT)
@@ -87,7 +93,12 @@ def run(command: list[str], output: str, ranks: int, environment: dict[str, str]
     children, status = [], 0
     for rank in range(max(1, ranks)):
         if (child := os.fork()) == 0:
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "LOCAL_SIZE": str(ranks), "WORLD_SIZE": str(ranks)}
+            place = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_SIZE": str(ranks),
+                "WORLD_SIZE": str(ranks),
+            }
             os._exit(run_process(command, environment | (place if ranks else {})))
         children.append(child)
     print(json.dumps(children), file=answers, flush=True)
@@ -102,8 +113,10 @@ def run(command: list[str], output: str, ranks: int, environment: dict[str, str]
 
 
 def fork_spawned(path: bytes, arguments: list[bytes | str], passed: tuple[int, ...]) -> int:
-    """As multiprocessing starts an interpreter, which here inherits the imports: all of them if it is for a spawned
-    process, those of graders if it is for the server of their workers. Of the open files only those that are passed."""
+    """As multiprocessing starts an interpreter, which here inherits the imports: all of them if it
+    is for a spawned process, those of graders if it is for the server of their workers. Of the open
+    files only those that are passed.
+    """
     spawned, server = (os.fsdecode(arguments[place]) for place in (-2, -1))
     is_spawned, is_server = "spawn_main" in spawned, "forkserver" in server
     if not is_spawned and not is_server:

@@ -1,4 +1,6 @@
-"""train.py that gets SIGINT while it evaluates the model after its first step. Flags as train.py."""
+"""train.py that gets SIGINT while it evaluates the model after its first step. Flags as
+train.py.
+"""
 
 import os
 import signal

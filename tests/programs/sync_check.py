@@ -1,6 +1,8 @@
-"""Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and a lost head.
+"""Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and
+a lost head.
 
-Launched by tests/test_weight_sync.py with a model's folder and flags; prints one JSON line from rank 0.
+Launched by tests/test_weight_sync.py with a model's folder and flags; prints one JSON line from
+rank 0.
 """
 
 import json
@@ -21,7 +23,13 @@ from bnpo.files import RunError
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import check_equal, layer_number, measure_sync, refresh_sampler, whole_weights
+from bnpo.policy.weight_sync import (
+    check_equal,
+    layer_number,
+    measure_sync,
+    refresh_sampler,
+    whole_weights,
+)
 from bnpo.ranks import gather
 
 
@@ -36,7 +44,9 @@ class Pair:
     """This rank's learner and sampler of one model."""
 
     def __init__(self, model: str, *flags: str):
-        self.config, _ = parse_train_config(["--preset", "tiny", "--model", model, *flags], has_cuda=False)
+        self.config, _ = parse_train_config(
+            ["--preset", "tiny", "--model", model, *flags], has_cuda=False
+        )
         tokenizer = AutoTokenizer.from_pretrained(model)
         self.vocabulary = len(tokenizer)
         self.learner = Learner(model, self.vocabulary, self.config)
@@ -48,7 +58,9 @@ class Pair:
         self.prompt = encode_prompt(tokenizer, f"1{dist.get_rank()}+2=?")
 
     def update(self) -> tuple[Experience, float]:
-        """Of all ranks' answers; they, and the largest gap between the log-probabilities of sampler and learner."""
+        """Of all ranks' answers; they, and the largest gap between the log-probabilities of
+        sampler and learner.
+        """
         sampling = {"n": 8, "max_tokens": 64, "temperature": 1.0, "logprobs": True}
         [(_, _, group)] = self.sampler.sample([self.prompt], [dist.get_rank()], **sampling)
         everyone = [answer for answers in gather(group) for answer in answers]
@@ -64,12 +76,18 @@ class Pair:
         """The learner's weights that `refresh_sampler` compares."""
         model = self.learner.model
         parts = (None, (model.config.num_hidden_layers - 1) // 2)
-        return {name: whole for name, whole in whole_weights(model, tied_too=True) if layer_number(name) in parts}
+        return {
+            name: whole
+            for name, whole in whole_weights(model, tied_too=True)
+            if layer_number(name) in parts
+        }
 
     def errors(self, experience: Experience) -> list[str | None]:
         """Of the two checks: by log-probabilities, and by bits."""
         return [
-            error_of(lambda: measure_sync(self.learner, self.sampler, experience, 4, self.sync_bound)),
+            error_of(
+                lambda: measure_sync(self.learner, self.sampler, experience, 4, self.sync_bound)
+            ),
             self.bits(self.sampler.parameters(self.names)),
         ]
 
@@ -81,17 +99,26 @@ def main() -> None:
     dist.init_process_group("gloo")
     pair = Pair(*sys.argv[1:])
     learner, sampler = pair.learner, pair.sampler
-    report: dict = {"differences": [], "errors": {}, "compared": sorted(sampler.parameters(pair.names))}
+    report: dict = {
+        "differences": [],
+        "errors": {},
+        "compared": sorted(sampler.parameters(pair.names)),
+    }
     for step in (1, 2, 3):
         experience, _ = pair.update()
         refresh_sampler(learner, sampler, step)
-        report["differences"].append(measure_sync(learner, sampler, experience, step, pair.sync_bound))
+        report["differences"].append(
+            measure_sync(learner, sampler, experience, step, pair.sync_bound)
+        )
         report["ids_ok"] = max(map(max, experience.answers)) < pair.vocabulary
 
     experience, report["gap_max"] = pair.update()
     for case, load in (
         ("skipped", lambda: None),
-        ("head left out", lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False))),
+        (
+            "head left out",
+            lambda: sampler.load_weights(whole_weights(learner.model, tied_too=False)),
+        ),
         ("whole", lambda: refresh_sampler(learner, sampler, 4)),
     ):
         load()
@@ -106,8 +133,13 @@ def main() -> None:
     del held[pair.names[0]]
     report["errors"]["no embedding"] = [None, pair.bits(held)]
     if pair.config.hardware.sampler_ranks > 1:  # of one token, no draw waits for other ranks
-        prompts, settings = [pair.prompt] * 32, {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()}
-        report["errors"]["drawn apart"] = error_of(lambda: list(sampler.sample(prompts, range(32), **settings)))
+        prompts, settings = (
+            [pair.prompt] * 32,
+            {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()},
+        )
+        report["errors"]["drawn apart"] = error_of(
+            lambda: list(sampler.sample(prompts, range(32), **settings))
+        )
     if dist.get_rank() == 0:
         print("REPORT " + json.dumps(report), flush=True)
     sampler.close()

@@ -1,7 +1,8 @@
-"""Train one step with examples/trl_trainer.py and TRL's real trainer, for tests/test_adapters.py. Prints one JSON line.
+"""Train one step with examples/trl_trainer.py and TRL's real trainer, for tests/test_adapters.py.
+Prints one JSON line.
 
-Its third reward is mathequal's, with weight 0. Also compares the adapter's advantages of a thousand random batches with
-ours.
+Its third reward is mathequal's, with weight 0. Also compares the adapter's advantages of a thousand
+random batches with ours.
 """
 
 import json
@@ -71,9 +72,14 @@ def trained(folder: Path) -> Watched:
 
 
 def largest_difference(trainer: BNPOTrainer) -> float:
-    """Return the largest difference from our advantages, relative to them, over a thousand batches of any method."""
+    """Return the largest difference from our advantages, relative to them, over a thousand
+    batches of any method.
+    """
     rng, largest = np.random.default_rng(0), 0.0
-    methods = [Method(algo) for algo in ("bnpo", "eb", "grpo", "maxrl", "opo", "reinforce_pp", "curverl", "shrinkage")]
+    methods = [
+        Method(algo)
+        for algo in ("bnpo", "eb", "grpo", "maxrl", "opo", "reinforce_pp", "curverl", "shrinkage")
+    ]
     methods.append(Method("weight", weight="1/(1-p)", weight_wrong="p"))
     for i in range(1000):
         trainer.method = methods[i % len(methods)]
@@ -82,7 +88,9 @@ def largest_difference(trainer: BNPOTrainer) -> float:
         lengths = rng.integers(1, 50, (n, m))
         trainer.num_generations = int(m)
         flat = torch.tensor(rewards.reshape(n * m, k), dtype=torch.float32)
-        found = trainer.advantages(flat, torch.tensor(lengths.ravel())).double().numpy().reshape(n, m)
+        found = (
+            trainer.advantages(flat, torch.tensor(lengths.ravel())).double().numpy().reshape(n, m)
+        )
         expected = compute_advantages(trainer.method, rewards, lengths=lengths).values
         largest = max(largest, np.abs(found - expected).max() / max(1, np.abs(expected).max()))
     return largest
@@ -91,12 +99,17 @@ def largest_difference(trainer: BNPOTrainer) -> float:
 def main() -> None:
     trainer = trained(Path(sys.argv[1]))
     rewards = trainer.last_rewards.double().numpy().reshape(len(QUESTIONS), ANSWERS, 3)
-    expected = compute_advantages(Method("bnpo", reward_weights=(1, 0.2, 0)), rewards).values.ravel()
+    expected = compute_advantages(
+        Method("bnpo", reward_weights=(1, 0.2, 0)), rewards
+    ).values.ravel()
     used = trainer.used["advantages"].double().numpy()  # TRL shuffles the answers of a step
     before = AutoModelForCausalLM.from_pretrained(TINY_MODEL).state_dict()
     found = {
         "step": trainer.state.global_step,
-        "trained": any(not torch.equal(before[name], value) for name, value in trainer.model.state_dict().items()),
+        "trained": any(
+            not torch.equal(before[name], value)
+            for name, value in trainer.model.state_dict().items()
+        ),
         "signal": np.abs(expected).max(),
         "step_difference": np.abs(np.sort(used) - np.sort(expected)).max(),
         "logged_difference": np.abs(np.array(trainer._logs["advantages"]) - expected).max(),

@@ -1,4 +1,6 @@
-"""Call examples/verl_advantages.py and mathequal as verl does, for tests/test_adapters.py. Prints one JSON line."""
+"""Call examples/verl_advantages.py and mathequal as verl does, for tests/test_adapters.py.
+Prints one JSON line.
+"""
 
 import json
 
@@ -22,21 +24,28 @@ def main() -> None:
     largest, rng = 0.0, np.random.default_rng(0)
     methods = {name: get_adv_estimator_fn(name) for name in METHODS}  # as registered
     more = {
-        algo: Method(algo) for algo in ("grpo", "opo", "reinforce", "reinforce_pp", "reinforce_pp_baseline", "rloo")
+        algo: Method(algo)
+        for algo in ("grpo", "opo", "reinforce", "reinforce_pp", "reinforce_pp_baseline", "rloo")
     }
     methods |= {name: estimator(method) for name, method in more.items()}
     for i in range(1000):
         name = list(methods)[i % len(methods)]
         n, m = rng.integers(1, 9), rng.integers(1, 9)
-        rewards = rng.integers(0, 2, (n, m)).astype(float) if i % 2 else rng.integers(0, 5, (n, m)) / 4
+        rewards = (
+            rng.integers(0, 2, (n, m)).astype(float) if i % 2 else rng.integers(0, 5, (n, m)) / 4
+        )
         lengths = rng.integers(1, 50, (n, m))
-        expected = compute_advantages((METHODS | more)[name], rewards[:, :, None], lengths=lengths).values
+        expected = compute_advantages(
+            (METHODS | more)[name], rewards[:, :, None], lengths=lengths
+        ).values
 
         order = rng.permutation(n * m)  # answers to one question need not be neighbours
         flat = torch.from_numpy(lengths.ravel()[order])
         mask = (torch.arange(50) < flat[:, None]).long()
         token_rewards = torch.zeros(mask.shape)
-        token_rewards[torch.arange(n * m), flat - 1] = torch.from_numpy(rewards.ravel()[order]).float()
+        token_rewards[torch.arange(n * m), flat - 1] = torch.from_numpy(
+            rewards.ravel()[order]
+        ).float()
         index = np.array([f"question-{i}" for i in np.repeat(np.arange(n), m)], dtype=object)[order]
         arguments = {
             "token_level_rewards": token_rewards,
@@ -52,15 +61,24 @@ def main() -> None:
         largest = max(largest, float(difference))
 
     try:
-        methods["bnpo"](token_level_rewards=torch.ones(3, 1), response_mask=torch.ones(3, 1), index=np.array([0, 0, 1]))
+        methods["bnpo"](
+            token_level_rewards=torch.ones(3, 1),
+            response_mask=torch.ones(3, 1),
+            index=np.array([0, 0, 1]),
+        )
     except ValueError as error:
         refusal = str(error)
     reward = {"path": "pkg://mathequal", "name": "compute_score"}
     score = get_custom_reward_fn(OmegaConf.create({"reward": {"custom_reward_function": reward}}))
     scores = [
-        score(data_source="", solution_str=text, ground_truth="0.5", extra_info={}) for text in (r"\boxed{1/2}", "1/2")
+        score(data_source="", solution_str=text, ground_truth="0.5", extra_info={})
+        for text in (r"\boxed{1/2}", "1/2")
     ]
-    found = {"largest_difference": largest, "registered": sorted(ADV_ESTIMATOR_REGISTRY), "refusal": refusal}
+    found = {
+        "largest_difference": largest,
+        "registered": sorted(ADV_ESTIMATOR_REGISTRY),
+        "refusal": refusal,
+    }
     print(json.dumps(found | {"scores": scores}))
 
 

@@ -1,32 +1,39 @@
-"""BNPO's Beta distributions: from the accuracies of a batch to the weights of its questions (Section 3 of the paper).
+"""BNPO's Beta distributions: from the accuracies of a batch to the weights of its questions
+(Section 3 of the paper).
 
-The accuracies p(q) of a batch are modelled as draws from Beta(a, b). Their mean and variance give a and b (Eq. 13).
-The advantage of an answer is divided by the density f of another distribution, Beta(alpha, beta), where
-alpha = 1 + a/3 and beta = 1 + b/3. This choice minimises the variance of the gradient estimate (Theorem 1).
+The accuracies p(q) of a batch are modelled as draws from Beta(a, b). Their mean and variance give a
+and b (Eq. 13). The advantage of an answer is divided by the density f of another distribution,
+Beta(alpha, beta), where alpha = 1 + a/3 and beta = 1 + b/3. This choice minimises the variance of
+the gradient estimate (Theorem 1).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import scipy  # `scipy.special` is loaded on first use, so that flags are checked without waiting for it
+
+# `scipy.special` is loaded on first use, so that flags are checked without waiting for it
+import scipy
 
 MAX_CONCENTRATION = 100.0
-"""Largest a + b of a fit. It acts only where the accuracies of a batch nearly coincide or, with corrected moments,
-differ by no more than sampling noise. Elsewhere the noise of m answers (8 to 64) keeps a + b below about m."""
+"""Largest a + b of a fit. It acts only where the accuracies of a batch nearly coincide or, with
+corrected moments, differ by no more than sampling noise. Elsewhere the noise of m answers (8 to
+64) keeps a + b below about m."""
 
 
 @dataclass(frozen=True)
 class BetaFit:
-    """Beta(a, b) fitted to the accuracies of a batch, and the normalising Beta(alpha, beta) of Theorem 1."""
+    """Beta(a, b) fitted to the accuracies of a batch, and the normalising Beta(alpha, beta) of
+    Theorem 1.
+    """
 
     mean: float
     variance: float
     a: float
     b: float
     edge: str
-    """`constant` if all accuracies are 0 or all are 1, so that there is nothing to fit. `dispersed` if their variance
-    is that of a coin flip or larger, so that no Beta distribution fits and a = b = 0. `concentrated` if it is so small
-    that a + b was limited. Otherwise empty."""
+    """`constant` if all accuracies are 0 or all are 1, so that there is nothing to fit. `dispersed`
+    if their variance is that of a coin flip or larger, so that no Beta distribution fits and a = b
+    = 0. `concentrated` if it is so small that a + b was limited. Otherwise empty."""
 
     @property
     def alpha(self) -> float:
@@ -38,13 +45,17 @@ class BetaFit:
 
 
 def fit_beta(
-    accuracies: np.ndarray, answers: int, moments: str = "sample", max_concentration: float = MAX_CONCENTRATION
+    accuracies: np.ndarray,
+    answers: int,
+    moments: str = "sample",
+    max_concentration: float = MAX_CONCENTRATION,
 ) -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
-    Each accuracy is a mean over `answers` = m answers. The variance has divisor n - 1, and is 0 for n = 1.
-    `moments="sample"` takes it as it is, like the paper. It includes the sampling noise of m answers, of which
-    `moments="corrected"` subtracts an unbiased estimate, mean(p_hat (1 - p_hat)) / (m - 1).
+    Each accuracy is a mean over `answers` = m answers. The variance has divisor n - 1, and is 0 for
+    n = 1. `moments="sample"` takes it as it is, like the paper. It includes the sampling noise of m
+    answers, of which `moments="corrected"` subtracts an unbiased estimate, mean(p_hat (1 - p_hat))
+    / (m - 1).
 
     By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8. E(1-E)/V - 1 = 1, so a = b = 1/2.
 
@@ -57,13 +68,15 @@ def fit_beta(
     if moments == "corrected" and answers > 1:
         noise = float((accuracies * (1 - accuracies)).mean()) / (answers - 1)
         variance = max(0.0, variance - noise)
-    coin_variance = mean * (1 - mean)  # the largest variance of a distribution on [0, 1] with this mean
+    # The largest variance of a distribution on [0, 1] with this mean
+    coin_variance = mean * (1 - mean)
     concentration, edge = 0.0, ""  # a + b
     if coin_variance <= 0:
         edge = "constant"
     elif variance >= coin_variance:
         edge = "dispersed"
-    elif coin_variance >= (max_concentration + 1) * variance:  # multiplied, not divided: the variance may be 0
+    # Multiplied, not divided: the variance may be 0
+    elif coin_variance >= (max_concentration + 1) * variance:
         concentration, edge = max_concentration, "concentrated"
     else:
         concentration = coin_variance / variance - 1
@@ -71,7 +84,8 @@ def fit_beta(
 
 
 def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
-    """Return 1 / f(p; alpha, beta), of the shape of `p`. f is the Beta density (Eq. 1). Where p is 0 or 1, return 0.
+    """Return 1 / f(p; alpha, beta), of the shape of `p`. f is the Beta density (Eq. 1). Where p is
+    0 or 1, return 0.
 
     >>> inverse_density(np.array([0.0, 0.5]), 2, 2).round(4)  # the density is 6 p (1 - p)
     array([0.    , 0.6667])
@@ -81,5 +95,7 @@ def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     q = np.where(inside, p, 0.5)  # 0.5 is a placeholder
     special = scipy.special
     # In logarithms, because the Beta function underflows for large alpha and beta.
-    log_inverse = special.betaln(alpha, beta) - special.xlogy(alpha - 1, q) - special.xlog1py(beta - 1, -q)
+    log_inverse = (
+        special.betaln(alpha, beta) - special.xlogy(alpha - 1, q) - special.xlog1py(beta - 1, -q)
+    )
     return np.where(inside, np.exp(log_inverse), 0.0)

@@ -1,14 +1,18 @@
-"""The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 8), and the tokens' weights."""
+"""The objective: token log-probabilities in bounded memory, the clipped surrogate (Eq. 8), and
+the tokens' weights.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 import torch
 
-LogitSteps = Callable[[torch.Tensor], torch.Tensor]  # scale or cap the output of a head, [tokens, head rows]
+# Scale or cap the output of a head, [tokens, head rows]
+LogitSteps = Callable[[torch.Tensor], torch.Tensor]
 LOGIT_CHUNK = {"cpu": 2**26, "cuda": 2**28}
-"""Number of logits in memory at once, by type of device: 256 MB and 1 GB in fp32, or 440 and 1,766 tokens with a
-vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes the gradient of the whole head."""
+"""Number of logits in memory at once, by type of device: 256 MB and 1 GB in fp32, or 440 and 1,766
+tokens with a vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes
+the gradient of the whole head."""
 
 
 def token_logprobs(
@@ -25,23 +29,28 @@ def token_logprobs(
 ) -> torch.Tensor:
     """Return log pi(target) [tokens] in fp32 at `temperature`.
 
-    The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are padding rows of the
-    embedding: they have probability 0, as in the sampler. With `top_k`, so have all but the `top_k` most likely tokens
-    and the target. At most `chunk` logits exist at a time (default: LOGIT_CHUNK), in the backward pass too.
+    The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are
+    padding rows of the embedding: they have probability 0, as in the sampler. With `top_k`, so have
+    all but the `top_k` most likely tokens and the target. At most `chunk` logits exist at a time
+    (default: LOGIT_CHUNK), in the backward pass too.
     """
     chunk = chunk or LOGIT_CHUNK[hidden.device.type]
     if steps:
         chunk //= 4  # their backward pass needs the logits before and after, and a gradient of each
     chunk_tokens = max(1, chunk // len(weight))
     parts = [slice(begin, begin + chunk_tokens) for begin in range(0, len(targets), chunk_tokens)]
-    return _TokenLogprobs.apply(hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, parts)
+    return _TokenLogprobs.apply(
+        hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, parts
+    )
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all tokens.
+    """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all
+    tokens.
 
-    With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T hidden. This is our own
-    code because torch's chunked `linear_cross_entropy` rounds the log-probabilities of a bf16 model to bf16.
+    With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T
+    hidden. This is our own code because torch's chunked `linear_cross_entropy` rounds the
+    log-probabilities of a bf16 model to bf16.
     """
 
     @staticmethod
@@ -54,7 +63,8 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in parts:
             logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
-            few_rows = logits.split(max(1, len(logits) // 16))  # of which the copies that torch makes are small
+            # Of which the copies that torch makes are small
+            few_rows = logits.split(max(1, len(logits) // 16))
             normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if len(parts) == 1 and not steps:
@@ -74,12 +84,17 @@ class _TokenLogprobs(torch.autograd.Function):
             scale = upstream[part, None] / temperature  # [chunk tokens, 1]
             probabilities = only_chunk  # [chunk tokens, head rows]
             if probabilities is None:
-                logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+                # [chunk tokens, head rows]
+                logits = output = head_output(hidden[part], weight, bias)
                 if ctx.steps:
                     with torch.enable_grad():
                         after_steps = ctx.steps(output.requires_grad_())
                     logits = after_steps.detach().clone()
-                probabilities = _as_drawn(logits, targets[part], *ctx.drawn).sub_(normalizers[part, None]).exp_()
+                probabilities = (
+                    _as_drawn(logits, targets[part], *ctx.drawn)
+                    .sub_(normalizers[part, None])
+                    .exp_()
+                )
             # One at the target, less pi, times scale: written over pi to save memory.
             d = probabilities.mul_(-scale).scatter_add_(1, targets[part, None], scale)
             if ctx.steps:
@@ -93,28 +108,42 @@ class _TokenLogprobs(torch.autograd.Function):
             elif trained:
                 # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
                 product = _product(d.t(), hidden[part])
-                weight_gradient = product if weight_gradient is None else weight_gradient.add_(product)
+                weight_gradient = (
+                    product if weight_gradient is None else weight_gradient.add_(product)
+                )
         of_weight = None if weight_gradient is None else weight_gradient.to(weight.dtype)
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 6
 
 
-def head_output(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return the output of a language model's head [tokens, head rows] in fp32, from `hidden` [tokens, hidden size]."""
+def head_output(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the output of a language model's head [tokens, head rows] in fp32, from `hidden`
+    [tokens, hidden size].
+    """
     # All rows of the head: without the padding their number may be odd, which is slow on GPUs.
     output = _product(hidden, weight.t())
     return output if bias is None else output.add_(bias)
 
 
 def _as_drawn(
-    logits: torch.Tensor, targets: torch.Tensor, vocab_size: int, temperature: float, top_k: int | None
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    vocab_size: int,
+    temperature: float,
+    top_k: int | None,
 ) -> torch.Tensor:
-    """Divide `logits` [chunk tokens, head rows] by the temperature and set those never drawn to -inf, in place."""
+    """Divide `logits` [chunk tokens, head rows] by the temperature and set those never drawn to
+    -inf, in place.
+    """
     logits.div_(temperature)
     logits[:, vocab_size:] = -torch.inf
     if top_k is not None:
-        likely = logits >= logits.topk(min(top_k, vocab_size), dim=1).values[:, -1:]  # [chunk tokens, head rows]
-        # The target was drawn. Rounding in the sampler may have put another token before the last of these.
+        # [chunk tokens, head rows]
+        likely = logits >= logits.topk(min(top_k, vocab_size), dim=1).values[:, -1:]
+        # The target was drawn. Rounding in the sampler may have put another token before the last
+        # of these.
         likely.scatter_(1, targets[:, None], True)
         logits.masked_fill_(~likely, -torch.inf)
     return logits
@@ -127,7 +156,8 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     on_cpu = torch.backends.mkldnn.matmul
     before = on_cpu.fp32_precision
     if a.dtype == torch.bfloat16:
-        on_cpu.fp32_precision = "bf16"  # the units for bf16, which are faster, take such numbers; sums stay in fp32
+        # The units for bf16, which are faster, take such numbers; sums stay in fp32
+        on_cpu.fp32_precision = "bf16"
     try:
         return a.float() @ b.float()
     finally:
@@ -144,7 +174,8 @@ def clipped_surrogate(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the negated clipped objective (Eq. 8), summed over tokens with `weights`.
 
-    Also the number of tokens whose gradient the lower bound of the clip removed (A < 0), and the upper one (A > 0).
+    Also the number of tokens whose gradient the lower bound of the clip removed (A < 0), and the
+    upper one (A > 0).
     """
     ratio = torch.exp(logprobs - old_logprobs)  # [tokens]
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)  # [tokens]
@@ -155,25 +186,30 @@ def clipped_surrogate(
     return -(weights * objective).sum(), low, high
 
 
-def importance_weights(old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float) -> torch.Tensor:
+def importance_weights(
+    old_logprobs: torch.Tensor, sampler_logprobs: torch.Tensor, cap: float
+) -> torch.Tensor:
     """Return truncated importance weights min(pi_old / pi_sampler, cap) [tokens], without gradient.
 
-    The sampler and the learner round differently, so the answers come from a slightly different policy. The weights
-    correct for this (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training").
+    The sampler and the learner round differently, so the answers come from a slightly different
+    policy. The weights correct for this (Yao et al. 2025, "Your efficient RL framework secretly
+    brings you off-policy RL training").
     """
     return torch.exp(old_logprobs - sampler_logprobs).clamp(max=cap).detach()
 
 
 def token_weights(lengths: np.ndarray, aggregation: str, norm_length: int) -> np.ndarray:
-    """Return the weights [answers] that the tokens of each answer have in the loss of the batch of all ranks.
+    """Return the weights [answers] that the tokens of each answer have in the loss of the batch of
+    all ranks.
 
-    `lengths` [answers] are their tokens, `norm_length` the constant divisor of `seq-mean-token-sum-norm` (Dr. GRPO).
+    `lengths` [answers] are their tokens, `norm_length` the constant divisor of
+    `seq-mean-token-sum-norm` (Dr. GRPO).
 
     >>> token_weights(np.array([1, 3]), "seq-mean-token-mean", 4)
     array([0.5       , 0.16666667])
     """
-    # Weights are fixed before the batch is split. The loss is then a plain sum over tokens, whose gradient depends
-    # neither on the micro-batches nor on the number of ranks.
+    # Weights are fixed before the batch is split. The loss is then a plain sum over tokens, whose
+    # gradient depends neither on the micro-batches nor on the number of ranks.
     answers = len(lengths)
     divisors = {
         "seq-mean-token-sum": answers,

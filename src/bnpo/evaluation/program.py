@@ -1,4 +1,5 @@
-"""Evaluation as a program (`python eval.py`), and during training: sample what is missing, grade and score it.
+"""Evaluation as a program (`python eval.py`), and during training: sample what is missing, grade
+and score it.
 
 `regrade` grades kept samples again: after a change of the rules, or by another rule.
 """
@@ -22,16 +23,47 @@ import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 from tqdm import tqdm
 
-from bnpo.config import NotNegative, Planning, Positive, Share, TrainConfig, check_planning, validate
+from bnpo.config import (
+    NotNegative,
+    Planning,
+    Positive,
+    Share,
+    TrainConfig,
+    check_planning,
+    validate,
+)
 from bnpo.environment import setup_environment
-from bnpo.evaluation.protocol import GRADING_PACKAGES, REPEAT, Evaluation, Samples, grader_identity, key_of, versions
+from bnpo.evaluation.protocol import (
+    GRADING_PACKAGES,
+    REPEAT,
+    Evaluation,
+    Samples,
+    grader_identity,
+    key_of,
+    versions,
+)
 from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import Suite, dataset_problems, load_suite, override
-from bnpo.files import ROOT, InputError, RunError, line_of, read_json, write_json, write_json_lines, writing
+from bnpo.files import (
+    ROOT,
+    InputError,
+    RunError,
+    line_of,
+    read_json,
+    write_json,
+    write_json_lines,
+    writing,
+)
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.grading.workers import signal_at_program_end
-from bnpo.policy.folder import load_tokenizer, model_folder, model_hash, training_config, whole_model
+from bnpo.policy.folder import (
+    load_tokenizer,
+    model_folder,
+    model_hash,
+    training_config,
+    whole_model,
+)
 from bnpo.policy.sampling import EngineSettings, SampledGroup
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
@@ -40,30 +72,39 @@ if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every sample."""
+    """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves
+    every sample.
+    """
 
     ckpt: str = ""
-    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder of a training run
-    (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
+    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder
+    of a training run (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
     regrade: Path | None = None
-    """Grade the samples in this folder of an evaluation again by `default`, `paper` and the rule of the scores,
-    without a model, and show which verdicts change. Of the other flags, only --grader may be given."""
+    """Grade the samples in this folder of an evaluation again by `default`, `paper` and the rule of
+    the scores, without a model, and show which verdicts change. Of the other flags, only
+    --grader may be given."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
-    """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025, contests-2026) or the path
-    of a JSON file. `auto` uses the suite of the preset that trained --ckpt, and paper for other models."""
+    """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025,
+    contests-2026) or the path of a JSON file. `auto` uses the suite of the preset that trained
+    --ckpt, and paper for other models."""
     repetitions: tuple[str, ...] = ()
-    """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N for one."""
+    """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N
+    for one."""
     limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
-    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. Repeat a stopped command to continue."""
+    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. Repeat a stopped
+    command to continue."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
-    grader: Annotated[str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")] = None
-    """Rule that decides what is right: `default` is this project's, `paper` that of the paper's released code. Or a
-    function of your own, with the signature of a reward: 1 means right. The default is the suite's rule."""
+    grader: Annotated[
+        str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")
+    ] = None
+    """Rule that decides what is right: `default` is this project's, `paper` that of the paper's
+    released code. Or a function of your own, with the signature of a reward: 1 means right. The
+    default is the suite's rule."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
     data_parallel: Positive[int | None] = None
@@ -77,9 +118,11 @@ class EvalConfig:
     planning: Planning = Planning()
 
 
-# The suite that `--suite auto` selects for checkpoints of these presets. All other models get `paper`.
+# The suite that `--suite auto` selects for checkpoints of these presets. All other models get
+# `paper`.
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
-Job = tuple[Path, Evaluation, Samples]  # a model to evaluate: its folder, what is sampled from it, the samples so far
+# A model to evaluate: its folder, what is sampled from it, the samples so far
+Job = tuple[Path, Evaluation, Samples]
 
 
 class Outcome(NamedTuple):
@@ -96,7 +139,8 @@ def run(config: EvalConfig) -> Outcome:
     check(config)
     if config.regrade:
         return regrade(config.regrade, config.grader)
-    from bnpo.ranks import visible_gpus  # imports torch, which takes seconds: only after `check` has passed
+    # Imports torch, which takes seconds: only after `check` has passed
+    from bnpo.ranks import visible_gpus
 
     gpus = visible_gpus()
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
@@ -131,13 +175,19 @@ def check(config: EvalConfig) -> None:
         others = [item.name for item in fields(config) if item.name not in ("regrade", "grader")]
         if given := [name for name in others if getattr(config, name) != getattr(EvalConfig, name)]:
             flag = f"--{given[0].replace('_', '-').replace('planning', 'dry-run')}"
-            raise InputError(f"--regrade: keeps the samples, so {flag} has no effect: only --grader may be given")
+            raise InputError(
+                f"--regrade: keeps the samples, so {flag} has no effect: only --grader may be given"
+            )
     elif not config.ckpt:
-        raise InputError("--ckpt: name the model to evaluate, or a folder of samples with --regrade")
+        raise InputError(
+            "--ckpt: name the model to evaluate, or a folder of samples with --regrade"
+        )
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:
-    """Return the suite of --suite. `auto` depends on how the model in folder `model` was trained. Raises InputError."""
+    """Return the suite of --suite. `auto` depends on how the model in folder `model` was
+    trained. Raises InputError.
+    """
     name = config.suite
     if name == "auto":
         training = training_config(model) or {}
@@ -146,11 +196,20 @@ def chosen_suite(config: EvalConfig, model: Path) -> Suite:
 
 
 def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
-    """Check and read everything that is needed to evaluate --ckpt, and --base if given. Raises InputError."""
+    """Check and read everything that is needed to evaluate --ckpt, and --base if given. Raises
+    InputError.
+    """
     models = [(config.ckpt, model_folder(config.ckpt), config.output_dir)]
     if config.base:
-        models.append((config.base, model_folder(config.base), config.output_dir and config.output_dir / "base"))
-    suite = chosen_suite(config, models[0][1])  # for both models: only answers to the same prompts can be compared
+        models.append(
+            (
+                config.base,
+                model_folder(config.base),
+                config.output_dir and config.output_dir / "base",
+            )
+        )
+    # For both models: only answers to the same prompts can be compared
+    suite = chosen_suite(config, models[0][1])
     jobs = []
     for ckpt, model, folder in models:
         tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
@@ -167,7 +226,9 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
 
 
 def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> dict:
-    """Sample and grade what is missing, save every record as it comes, write results.json, and return its content."""
+    """Sample and grade what is missing, save every record as it comes, write results.json, and
+    return its content.
+    """
     model, evaluation, samples = job
     missing = [key for key in evaluation.sample_keys() if key not in samples.records]
     done = len(samples.records)
@@ -183,7 +244,10 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         )
         sampling = evaluation.sampling(missing)
         correct = sum(record["correct"] for record in samples.records.values())
-        with whole_model(model) as folder, closing(fleet(folder, gpus, replicas, settings, sampling)) as groups:
+        with (
+            whole_model(model) as folder,
+            closing(fleet(folder, gpus, replicas, settings, sampling)) as groups,
+        ):
             records = evaluation.grade(evaluation.records(missing, groups), grader)
             bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")
             for record in bar:
@@ -198,12 +262,18 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
 
 
 def evaluate_live(
-    evaluation: Evaluation, sampler: "Sampler", grader: Grader, config: TrainConfig, checkpoint: Path
+    evaluation: Evaluation,
+    sampler: "Sampler",
+    grader: Grader,
+    config: TrainConfig,
+    checkpoint: Path,
 ) -> dict:
-    """Evaluate the policy that `sampler` holds, and return the results. All ranks must call this together.
+    """Evaluate the policy that `sampler` holds, and return the results. All ranks must call this
+    together.
 
-    `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and results.json to a
-    folder of the same name in the run's evals/, like `python eval.py`. Raises InputError if they cannot be written.
+    `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and
+    results.json to a folder of the same name in the run's evals/, like `python eval.py`. Raises
+    InputError if they cannot be written.
     """
     import torch.distributed as dist
 
@@ -218,25 +288,36 @@ def evaluate_live(
     if dist.get_rank() == 0:
         folder = config.folder.output_dir / "evals" / checkpoint.name
         # In the order of the keys, whatever the number of ranks.
-        write_json_lines(folder / "samples.jsonl", [records[key] for key in evaluation.sample_keys()])
+        write_json_lines(
+            folder / "samples.jsonl", [records[key] for key in evaluation.sample_keys()]
+        )
         with writing(folder):
             write_json(folder / "results.json", results)
     return results
 
 
 def regrade(folder: Path, rule: str | None) -> Outcome:
-    """Grade all samples in the folder of a finished evaluation by all rules, and write its files anew.
+    """Grade all samples in the folder of a finished evaluation by all rules, and write its files
+    anew.
 
-    `rule` is that of the scores; None keeps the old one. Raises InputError, also if the problems have changed.
+    `rule` is that of the scores; None keeps the old one. Raises InputError, also if the problems
+    have changed.
     """
-    protocol = read_json(folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote")
+    protocol = read_json(
+        folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote"
+    )
     try:
         # `content_hash` of every data set included, so that other problems are refused.
-        fields_of_suite = protocol["suite"] | {"grader": rule or protocol["grader"], "both_rules": True}
+        fields_of_suite = protocol["suite"] | {
+            "grader": rule or protocol["grader"],
+            "both_rules": True,
+        }
         suite = TypeAdapter(Suite).validate_python(fields_of_suite)
         seed, tags = protocol["seed"], protocol["answer_tags"]
     except (KeyError, TypeError, ValidationError) as error:
-        raise InputError(f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew") from error
+        raise InputError(
+            f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew"
+        ) from error
     problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
     evaluation = Evaluation(suite, problems, seed, tags)
     keys = evaluation.sample_keys()
@@ -244,7 +325,10 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
     before = list(samples.records.values())
     if len(before) < len(keys):
         found = f"{len(before)} of {len(keys)} samples"
-        raise InputError(f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade it")
+        raise InputError(
+            f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade "
+            "it"
+        )
     grader = Grader(grader=suite.grader)
     records = list(tqdm(evaluation.grade(before, grader), total=len(keys), unit="sample"))
     grader.close()
@@ -252,16 +336,26 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
     for old, new in zip(before, records, strict=True):
         reference = problems[new["dataset"]][new["index"]].answer
         for name, verdict in new["verdicts"].items():
-            was = old.get("verdicts", {}).get(name, verdict)  # a rule that has not graded before changes nothing
+            # A rule that has not graded before changes nothing
+            was = old.get("verdicts", {}).get(name, verdict)
             if verdict != was:
-                place = {"dataset": new["dataset"], "id": new["id"], "repetition": new["repetition"], "rule": name}
-                changes.append(place | {"was": was, "now": verdict, "answer": new["answer"], "reference": reference})
+                place = {
+                    "dataset": new["dataset"],
+                    "id": new["id"],
+                    "repetition": new["repetition"],
+                    "rule": name,
+                }
+                changes.append(
+                    place
+                    | {"was": was, "now": verdict, "answer": new["answer"], "reference": reference}
+                )
     protocol.pop("grader_sha256", None)
     protocol |= grader_identity(suite)
     protocol["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
     results = score_all(suite, records, protocol)
     with writing(folder):
-        # First of all, so that a regrade that is killed here leaves no scores that its samples do not have.
+        # First of all, so that a regrade that is killed here leaves no scores that its samples do
+        # not have.
         for stale in ("results.json", "comparison.json"):
             (folder / stale).unlink(missing_ok=True)
         write_json_lines(folder / "samples.jsonl", records)
@@ -275,10 +369,12 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
 def fleet(
     model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings, sampling: dict
 ) -> Iterator[SampledGroup]:
-    """Yield the groups that one sampler of the model in a folder would return from `Sampler.sample(**sampling)`.
+    """Yield the groups that one sampler of the model in a folder would return from
+    `Sampler.sample(**sampling)`.
 
-    They come from `replicas` samplers, in the order of their ends. Each sampler has its own GPUs, or its share of the
-    cores, and ends with the iterator. Raises RuntimeError if one of them dies, and what RunError one raises.
+    They come from `replicas` samplers, in the order of their ends. Each sampler has its own GPUs,
+    or its share of the cores, and ends with the iterator. Raises RuntimeError if one of them dies,
+    and what RunError one raises.
     """
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     size, cores = settings.tensor_parallel, max(1, len(os.sched_getaffinity(0)) // replicas)
@@ -286,14 +382,18 @@ def fleet(
     try:
         for i in range(replicas):
             pipe, far_end = context.Pipe(duplex=False)
-            # Member i gets the prompts i, i + replicas, ...: neighbours are often equally long, so shares are even.
+            # Member i gets the prompts i, i + replicas, ...: neighbours are often equally long, so
+            # shares are even.
             share = range(i, len(sampling["prompts"]), replicas)
             variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
             if gpus:
                 variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * size : (i + 1) * size])}
-            process = context.Process(target=_serve, args=(far_end, variables, model, settings, sampling, share))
+            process = context.Process(
+                target=_serve, args=(far_end, variables, model, settings, sampling, share)
+            )
             process.start()
-            far_end.close()  # otherwise a dead member's pipe would stay open, and `recv` would wait for ever
+            # Otherwise a dead member's pipe would stay open, and `recv` would wait for ever
+            far_end.close()
             members[pipe] = process
         busy = list(members)
         while busy:
@@ -303,7 +403,9 @@ def fleet(
                 except (EOFError, OSError):
                     members[pipe].join()
                     status = members[pipe].exitcode
-                    raise RuntimeError(f"a sampler's process ended with status {status}; its error is above") from None
+                    raise RuntimeError(
+                        f"a sampler's process ended with status {status}; its error is above"
+                    ) from None
                 if isinstance(group, RunError):
                     raise group
                 if group is None:
@@ -320,9 +422,16 @@ def fleet(
 
 
 def _serve(
-    pipe: Connection, variables: dict[str, str], model: Path, settings: EngineSettings, sampling: dict, share: range
+    pipe: Connection,
+    variables: dict[str, str],
+    model: Path,
+    settings: EngineSettings,
+    sampling: dict,
+    share: range,
 ) -> None:
-    """Run a member's process: load the model, and send the groups of its share of the prompts, or a RunError."""
+    """Run a member's process: load the model, and send the groups of its share of the prompts,
+    or a RunError.
+    """
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
     os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
     setup_environment()

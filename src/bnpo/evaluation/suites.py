@@ -1,4 +1,6 @@
-"""Evaluation suites: which data sets are evaluated, and how. A suite is a small JSON file, in evals/ or anywhere."""
+"""Evaluation suites: which data sets are evaluated, and how. A suite is a small JSON file, in
+evals/ or anywhere.
+"""
 
 import os
 import re
@@ -11,7 +13,15 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
-from bnpo.data import Columns, Problem, built_in_problems, chat_template, content_hash, encode_prompt, load_problems
+from bnpo.data import (
+    Columns,
+    Problem,
+    built_in_problems,
+    chat_template,
+    content_hash,
+    encode_prompt,
+    load_problems,
+)
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, last_number
 
@@ -28,13 +38,16 @@ class Dataset(Columns):
     repetitions: Positive[int]  # answers to each problem
     # Only so many from the beginning; None: all. The standard error needs two.
     problems: Annotated[int, Field(ge=2)] | None = None
-    references: dict[str, str] | None = None  # other reference answers than the file's, by id, such as 4.2 \pm 0.1
+    # Other reference answers than the file's, by id, such as 4.2 \pm 0.1
+    references: dict[str, str] | None = None
     sha256: str | None = None  # of the problems, as `content_hash` returns it; None: any problems
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Data sets by name, sampling parameters, and the largest lengths in tokens. Mirrors the JSON file."""
+    """Data sets by name, sampling parameters, and the largest lengths in tokens. Mirrors the
+    JSON file.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -61,7 +74,9 @@ def load_suite(name: str) -> Suite:
     path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
     if not os.path.isfile(path):  # unlike Path.is_file, False for names that are too long
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
-        raise InputError(f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json")
+        raise InputError(
+            f"no evaluation suite '{name}'; known: {known}, or a path that ends in .json"
+        )
     advice = "evals/paper.json shows the fields"
     fields = read_json(path, advice)
     prompt, template = fields.get("system_prompt"), fields.get("template")
@@ -76,38 +91,55 @@ def load_suite(name: str) -> Suite:
         for dataset in suite.datasets.values():
             dataset.check()
     except InputError as error:
-        raise InputError(f"{path}: not a suite ({str(error).removeprefix('--')}); {advice}") from error
+        raise InputError(
+            f"{path}: not a suite ({str(error).removeprefix('--')}); {advice}"
+        ) from error
     return suite
 
 
-def override(suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None) -> Suite:
-    """Return `suite` with the numbers of --repetitions, at most `limit` problems per data set, and the rule `grader`
-    (None: its own). Raises InputError."""
+def override(
+    suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None
+) -> Suite:
+    """Return `suite` with the numbers of --repetitions, at most `limit` problems per data set, and
+    the rule `grader` (None: its own). Raises InputError.
+    """
     datasets = dict(suite.datasets)
     for entry in repetitions:
         name, _, count = entry.rpartition("=")
         if (name and name not in datasets) or not count.isdecimal() or int(count) < 1:
             names = ", ".join(datasets)
-            raise InputError(f"--repetitions: '{entry}' is not N above 0, or NAME=N with NAME one of {names}")
+            raise InputError(
+                f"--repetitions: '{entry}' is not N above 0, or NAME=N with NAME one of {names}"
+            )
         for key in [name] if name else datasets:
             datasets[key] = replace(datasets[key], repetitions=int(count))
     if limit is not None:
         for key, dataset in datasets.items():
-            datasets[key] = replace(dataset, problems=min(limit, dataset.problems or limit), sha256=None)
+            datasets[key] = replace(
+                dataset, problems=min(limit, dataset.problems or limit), sha256=None
+            )
     return replace(suite, datasets=datasets, grader=grader or suite.grader)
 
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
-    """Return the problems of a data set. A relative path starts at the repository's root. Raises InputError."""
+    """Return the problems of a data set. A relative path starts at the repository's root. Raises
+    InputError.
+    """
     source = dataset.data
-    problems = built_in_problems(source, "test", dataset.problems or 500)  # they have no end of their own
+    # They have no end of their own
+    problems = built_in_problems(source, "test", dataset.problems or 500)
     if not problems:
         source = source if source.startswith("hub:") else str(ROOT / os.path.expanduser(source))
         problems = load_problems(source, dataset)
     references = dict(dataset.references or {})
-    problems = [replace(problem, answer=references.pop(problem.id, problem.answer)) for problem in problems]
+    problems = [
+        replace(problem, answer=references.pop(problem.id, problem.answer)) for problem in problems
+    ]
     if references:
-        raise InputError(f"{source}: has no problem {', '.join(references)}; correct `references` in the suite's file")
+        raise InputError(
+            f"{source}: has no problem {', '.join(references)}; correct `references` in the "
+            "suite's file"
+        )
     problems = problems[: dataset.problems]
     if len(problems) < 2:
         raise InputError(f"{source}: has one problem; the standard error needs at least two")
@@ -115,30 +147,45 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     if count > 1:
         raise InputError(f"{source}: the id {name} occurs more than once; make ids unique")
     if dataset.sha256 and content_hash(problems) != dataset.sha256:
-        raise InputError(f"{source}: has other problems than before (their sha256 was {dataset.sha256}); restore it")
+        raise InputError(
+            f"{source}: has other problems than before (their sha256 was {dataset.sha256}); "
+            "restore it"
+        )
     return problems
 
 
-BAD_REFERENCES = 0.01  # a run is refused if no answer can equal more of them. MATH has 2 empty ones in 7,500.
+# A run is refused if no answer can equal more of them. MATH has 2 empty ones in 7,500.
+BAD_REFERENCES = 0.01
 LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
 
 
-def check_references(problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str) -> None:
-    """Raise InputError if no answer can be equal to many of the references, so that their rewards are always 0."""
+def check_references(
+    problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str
+) -> None:
+    """Raise InputError if no answer can be equal to many of the references, so that their
+    rewards are always 0.
+    """
     if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
         return  # a function of the user's may need no reference
     numbers_only = rule == "last_number" or "accuracy" not in rewards
     checks = {
         "is empty": [p for p in problems if not p.answer.strip()],
         "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
-        "is a list": [p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())],
+        "is a list": [
+            p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())
+        ],
     }
     for fault, faulty in checks.items():
         # A list is no certain fault: answers of some tasks are lists.
         if len(faulty) > (0.5 if fault == "is a list" else BAD_REFERENCES) * len(problems):
-            problem = f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot be equalled"
+            problem = (
+                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot "
+                "be equalled"
+            )
             first = f"that of problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}"
-            raise InputError(f"{problem}: {first}; correct them, or set --answer-field and --answer-pattern")
+            raise InputError(
+                f"{problem}: {first}; correct them, or set --answer-field and --answer-pattern"
+            )
 
 
 def suite_template(suite: Suite, tokenizer) -> str:
@@ -150,7 +197,9 @@ def suite_template(suite: Suite, tokenizer) -> str:
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
-    """Return the prompts of all problems, as token ids. Raises InputError if one is longer than the suite allows."""
+    """Return the prompts of all problems, as token ids. Raises InputError if one is longer than
+    the suite allows.
+    """
     prompts, template = [], suite_template(suite, tokenizer)
     for problem in problems:
         prompt = encode_prompt(tokenizer, problem.problem, template)
@@ -163,6 +212,8 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[lis
 
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
-    """Return the most tokens of a prompt plus answer, in training and in the evaluation by `suite` if there is one."""
+    """Return the most tokens of a prompt plus answer, in training and in the evaluation by
+    `suite` if there is one.
+    """
     settings = (config.sampling, suite or config.sampling)
     return max(part.max_prompt_tokens + part.max_answer_tokens for part in settings)

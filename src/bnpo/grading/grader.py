@@ -1,4 +1,6 @@
-"""The grader: rewards of many answers, computed where they cannot hang or crash the training process."""
+"""The grader: rewards of many answers, computed where they cannot hang or crash the training
+process.
+"""
 
 import os
 import sys
@@ -24,15 +26,18 @@ class Grades:
 
     rewards: np.ndarray  # [answers, K]
     failed: np.ndarray  # [answers], True where at least one reward could not be computed
-    failures: Counter[str]  # failed calls by the kind of their Failure, or OutOfRange; equal calls count once
+    # Failed calls by the kind of their Failure, or OutOfRange; equal calls count once
+    failures: Counter[str]
 
 
 class Grader:
-    """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may use it.
+    """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may
+    use it.
 
-    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader` is the rule of
-    `accuracy`: a name in GRADERS, or a user's function like a reward. Raises InputError if a user's function cannot be
-    loaded or called, or returns no number for a right answer to `example`, a reference.
+    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader`
+    is the rule of `accuracy`: a name in GRADERS, or a user's function like a reward. Raises
+    InputError if a user's function cannot be loaded or called, or returns no number for a right
+    answer to `example`, a reference.
     """
 
     def __init__(
@@ -47,13 +52,16 @@ class Grader:
     ):
         self.rewards = tuple(rewards)
         self.rule = grader  # of `accuracy`
-        self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]  # [K], lowest, highest
+        # [K], lowest, highest
+        self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]
         self._inline = REWARDS | RELEASED_REWARDS if grader == "paper" else REWARDS
         self._reported: set[tuple[str, str]] = set()
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
-        users_rewards = [name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)]
+        users_rewards = [
+            name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)
+        ]
         self._sources = {reward: read_text(reward.rpartition(":")[0]) for reward in users_rewards}
         self._workers = Workers(workers, time_limit, preload="mathequal.warm")
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
@@ -61,28 +69,41 @@ class Grader:
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
         for reward in self._sources:
-            value = self._start_call(reward, f"The answer is \\boxed{{{example}}}.", example).result()
+            value = self._start_call(
+                reward, f"The answer is \\boxed{{{example}}}.", example
+            ).result()
             if not isinstance(value, Failure):
                 continue
             problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
             if value.kind in ("ImportError", "TypeError", "timeout", "death"):
                 self.close()
                 flag = "rewards" if reward in self.rewards else "grader"
-                needed = f"function(text: str, reference: str) -> float, in a file imported within {time_limit:g} s"
+                needed = (
+                    "function(text: str, reference: str) -> float, in a file imported within "
+                    f"{time_limit:g} s"
+                )
                 raise InputError(f"--{flag}: {problem}; it must be {needed}")
             print(f"grading: {problem}", file=sys.stderr, flush=True)  # perhaps for this text only
 
-    def __call__(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> Grades:
+    def __call__(
+        self, texts: Sequence[str], references: Sequence[str], tags: bool = False
+    ) -> Grades:
         """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
         return self.grades(self.start(texts, references, tags))
 
-    def start(self, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[list[Future]]:
-        """Return the futures of all rewards [K][answers]. Most are done, others are computed in worker processes."""
+    def start(
+        self, texts: Sequence[str], references: Sequence[str], tags: bool = False
+    ) -> list[list[Future]]:
+        """Return the futures of all rewards [K][answers]. Most are done, others are computed in
+        worker processes.
+        """
         functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
         return [self.judge(function, texts, references, tags) for function in functions]
 
     def grades(self, outcomes: list[list[Future]]) -> Grades:
-        """Wait for what `start` has begun, and return the grades. A failed call scores the reward's lowest value."""
+        """Wait for what `start` has begun, and return the grades. A failed call scores the
+        reward's lowest value.
+        """
         failures: Counter[str] = Counter()
         values = np.empty((len(outcomes[0]), len(outcomes)))  # [answers, K], nan for a failed call
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
@@ -90,39 +111,59 @@ class Grader:
             for outcome in dict.fromkeys(outcomes[k]):
                 value = outcome.result()
                 if not isinstance(value, Failure) and not low <= value <= high:
-                    value = Failure("OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}")
+                    value = Failure(
+                        "OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}"
+                    )
                 if isinstance(value, Failure):
                     failures[value.kind] += 1
                     if (reward, value.kind) not in self._reported:
                         self._reported.add((reward, value.kind))
-                        line = f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and counted)"
+                        line = (
+                            f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and "
+                            "counted)"
+                        )
                         print(line, file=sys.stderr, flush=True)
                 points[outcome] = np.nan if isinstance(value, Failure) else value
             values[:, k] = [points[outcome] for outcome in outcomes[k]]
         failed = np.isnan(values)
-        return Grades(np.where(failed, [low for low, _ in self.ranges], values), failed.any(axis=1), failures)
+        return Grades(
+            np.where(failed, [low for low, _ in self.ranges], values), failed.any(axis=1), failures
+        )
 
-    def judge(self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False) -> list[Future]:
-        """Return the future of each text's reward or, by a rule in GRADERS, verdict (1 is right), or of a Failure.
+    def judge(
+        self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False
+    ) -> list[Future]:
+        """Return the future of each text's reward or, by a rule in GRADERS, verdict (1 is right),
+        or of a Failure.
 
         With `tags` the final answer is the one inside the answer tags.
         """
         if function == "default":
-            texts = [final_answer(text, tags) or "" for text in texts]  # equal final answers make equal calls
+            # Equal final answers make equal calls
+            texts = [final_answer(text, tags) or "" for text in texts]
         start_once = cache(partial(self._start_call, function))
-        return [start_once(text, reference) for text, reference in zip(texts, references, strict=True)]
+        return [
+            start_once(text, reference) for text, reference in zip(texts, references, strict=True)
+        ]
 
     def _start_call(self, function: str, text: str, reference: str) -> Future:
         if function == "default":
-            # Only equal strings and plain numbers are decided here: a regular expression can hang on a hostile answer.
+            # Only equal strings and plain numbers are decided here: a regular expression can hang
+            # on a hostile answer.
             verdict = instant_verdict(reference, text)
-            return self._workers.submit("mathequal:equal", reference, text) if verdict is None else _finished(verdict)
+            return (
+                self._workers.submit("mathequal:equal", reference, text)
+                if verdict is None
+                else _finished(verdict)
+            )
         if function == "paper":
             return self._workers.submit("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
             return _finished(self._inline[function](text, reference))
         source = self._sources[function]
-        return self._workers.submit("bnpo.grading.rewards:users_reward", function, source, text, reference)
+        return self._workers.submit(
+            "bnpo.grading.rewards:users_reward", function, source, text, reference
+        )
 
     def close(self) -> None:
         """End the worker processes."""

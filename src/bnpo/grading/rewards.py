@@ -1,7 +1,7 @@
 """Reward functions: the built-in ones, and the user's own, which are loaded from a file.
 
-Every reward is `function(text: str, reference: str) -> float`. `text` is the decoded answer, `reference` the problem's
-`answer` field.
+Every reward is `function(text: str, reference: str) -> float`. `text` is the decoded answer,
+`reference` the problem's `answer` field.
 """
 
 import os
@@ -19,8 +19,10 @@ from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
 
-BOTH_RULES = ("default", "paper")  # a suite with `both_rules`, and a regrade, apply them to every answer
-GRADERS = (*BOTH_RULES, "last_number")  # this project's rule, the paper's released code, the last number of a text
+# A suite with `both_rules`, and a regrade, apply them to every answer
+BOTH_RULES = ("default", "paper")
+# This project's rule, the paper's released code, the last number of a text
+GRADERS = (*BOTH_RULES, "last_number")
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -28,7 +30,9 @@ RELEASED_FORMAT = re.compile(r"<think>.*</think><answer>.*</answer>", re.DOTALL)
 
 
 def format_reward(text: str, reference: str, pattern: re.Pattern[str] = FORMAT) -> float:
-    """Return 1 if `text` is `<think>...</think><answer>...</answer>` with each tag once, else 0 (Table 2)."""
+    """Return 1 if `text` is `<think>...</think><answer>...</answer>` with each tag once, else 0
+    (Table 2).
+    """
     return float(all(text.count(tag) == 1 for tag in TAGS) and pattern.fullmatch(text) is not None)
 
 
@@ -42,7 +46,8 @@ def last_number(text: str) -> Decimal | None:
     >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
     ['1234.50', '-3', '3', '40', 'None']
     """
-    matches = deque(NUMBER.finditer(text[-12_000:]), maxlen=1)  # not in all of it: this runs in the training process
+    # Not in all of it: this runs in the training process
+    matches = deque(NUMBER.finditer(text[-12_000:]), maxlen=1)
     if not matches:
         return None
     sign, digits = matches[0].groups()
@@ -56,7 +61,9 @@ def last_number_reward(text: str, reference: str) -> float:
 
 
 def stated_answer(text: str, rule: str, tags: bool) -> str | None:
-    """Return the final answer that the grader `rule` finds in `text`, or None. `tags` as in `final_answer`."""
+    """Return the final answer that the grader `rule` finds in `text`, or None. `tags` as in
+    `final_answer`.
+    """
     if rule == "last_number":
         number = last_number(text)
         return None if number is None else str(number)
@@ -64,10 +71,13 @@ def stated_answer(text: str, rule: str, tags: bool) -> str | None:
 
 
 REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
-"""Built-in rewards that are fast and safe enough to be called in the training process. Values lie in [0, 1]."""
+"""Built-in rewards that are fast and safe enough to be called in the training process. Values
+lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=RELEASED_FORMAT)}
-"""Those of `--grader paper`. The authors' released code allows no white space around or between the tags."""
-BUILT_IN = ("accuracy", *REWARDS)  # accuracy may take long, so grader.py has it computed in worker processes
+"""Those of `--grader paper`. The authors' released code allows no white space around or between
+the tags."""
+# Accuracy may take long, so grader.py has it computed in worker processes
+BUILT_IN = ("accuracy", *REWARDS)
 
 
 def reward_name(reward: str) -> str:
@@ -76,15 +86,21 @@ def reward_name(reward: str) -> str:
 
 
 def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
-    """Raise InputError if `name` is neither in `built_in` nor path/to/file.py:function with a file that exists."""
+    """Raise InputError if `name` is neither in `built_in` nor path/to/file.py:function with a
+    file that exists.
+    """
     file, _, function = name.rpartition(":")
-    if name not in built_in and not (file.endswith(".py") and os.path.isfile(file) and function.isidentifier()):
+    if name not in built_in and not (
+        file.endswith(".py") and os.path.isfile(file) and function.isidentifier()
+    ):
         known = f"known: {', '.join(built_in)}, or path/to/file.py:function of a file that exists"
         raise InputError(f"--{flag}: unknown {flag.removesuffix('s')} '{name}'; {known}")
 
 
 def users_reward(reward: str, source: str, text: str, reference: str) -> float:
-    """Return a user's reward. Raises ImportError for its file, TypeError for no number, and what it raises itself."""
+    """Return a user's reward. Raises ImportError for its file, TypeError for no number, and what
+    it raises itself.
+    """
     try:
         function = _load(reward, source)
     except (Exception, SystemExit) as error:
@@ -98,12 +114,14 @@ def users_reward(reward: str, source: str, text: str, reference: str) -> float:
 
 @lru_cache
 def _load(reward: str, source: str) -> Reward:
-    """Return the function of `path/to/file.py:function`. `source` is the file's text when the run began.
+    """Return the function of `path/to/file.py:function`. `source` is the file's text when the run
+    began.
 
     A worker that is started later must not compute other rewards if the file has changed.
     """
     file, _, name = reward.rpartition(":")
-    sys.path.insert(0, str(Path(file).resolve().parent))  # files beside it can be imported, as by a script
+    # Files beside it can be imported, as by a script
+    sys.path.insert(0, str(Path(file).resolve().parent))
     module = ModuleType(f"{Path(file).stem} of {file}")
     module.__file__ = file
     sys.modules[module.__name__] = module  # where dataclasses and pickle look for it

@@ -28,7 +28,9 @@ from bnpo.ranks import gather
 
 @dataclass(frozen=True)
 class Experience:
-    """The answers of one step from all ranks, question by question. N = questions x answers per question."""
+    """The answers of one step from all ranks, question by question. N = questions x answers per
+    question.
+    """
 
     prompts: list[list[int]]  # N lists of token ids
     answers: list[list[int]]  # N lists of token ids
@@ -41,25 +43,37 @@ class Experience:
 
 
 class Learner:
-    """Owns the weights and the optimizer. Every public method is a collective: all ranks must call it together.
+    """Owns the weights and the optimizer. Every public method is a collective: all ranks must call
+    it together.
 
-    `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding and are never
-    predicted. If `universal` is true, `load` reads DeepSpeed's conversion for any number of ranks.
-    With `trains=False` it can only score, and needs a fraction of the memory.
+    `model_folder` is a Hugging Face folder. Token ids >= `vocab_size` are padding of the embedding
+    and are never predicted. If `universal` is true, `load` reads DeepSpeed's conversion for any
+    number of ranks. With `trains=False` it can only score, and needs a fraction of the memory.
     """
 
-    def __init__(self, model_folder: str, vocab_size: int, config: TrainConfig, *, universal=False, trains=True):
+    def __init__(
+        self,
+        model_folder: str,
+        vocab_size: int,
+        config: TrainConfig,
+        *,
+        universal=False,
+        trains=True,
+    ):
         self.config = config
         patches.compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not trains:
             del settings["optimizer"]
-        # While this object lives, from_pretrained partitions each layer as it is made: no rank holds the whole model.
-        # Left alive, it would partition all later models of this process, also vLLM's.
+        # While this object lives, from_pretrained partitions each layer as it is made: no rank
+        # holds the whole model. Left alive, it would partition all later models of this process,
+        # also vLLM's.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
         with running(model_folder, "transformers"):
-            model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, attn_implementation=ATTENTION)
+            model = AutoModelForCausalLM.from_pretrained(
+                model_folder, dtype=dtype, attn_implementation=ATTENTION
+            )
         del zero3_loading
         patches.compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
         patches.keep_uncompiled(model)
@@ -67,10 +81,12 @@ class Learner:
             add_adapter(model, model_folder, config)
         patches.switch_off_dropout(model)
         zero = settings["zero_optimization"]
-        # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its weights.
+        # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its
+        # weights.
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
         zero["stage3_prefetch_bucket_size"] = max(least, *map(elements, layers(model)))
-        # A "leaf module" is gathered as a whole, which is faster than its small modules one after the other.
+        # A "leaf module" is gathered as a whole, which is faster than its small modules one after
+        # the other.
         for layer in layers(model):
             set_z3_leaf_module(layer, True)
         if config.hardware.gradient_checkpointing:
@@ -79,11 +95,16 @@ class Learner:
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         if config.update.lora_rank:
             # DeepSpeed allocates a whole bucket, which would be larger than a typical adapter.
-            zero["reduce_bucket_size"] = min(REDUCE_BUCKET, sum(parameter.numel() for parameter in trained))
-        self._engine, *_ = deepspeed.initialize(model=policy, model_parameters=trained, config=settings)
+            zero["reduce_bucket_size"] = min(
+                REDUCE_BUCKET, sum(parameter.numel() for parameter in trained)
+            )
+        self._engine, *_ = deepspeed.initialize(
+            model=policy, model_parameters=trained, config=settings
+        )
         self._engine.train()
         self.device = self._engine.device
-        self.policy: Policy = self._engine.module  # the model with its head, partitioned over the ranks
+        # The model with its head, partitioned over the ranks
+        self.policy: Policy = self._engine.module
         self.model = self.policy.model  # the Hugging Face model in it
         if trains:
             patches.create_moments(self._engine.optimizer)
@@ -91,11 +112,16 @@ class Learner:
     def save(self, folder: Path) -> None:
         """Write optimizer and fp32 weights to <folder>/zero, every rank its own part."""
         # Without the parameters that LoRA freezes: they are the base model's.
-        self._engine.save_checkpoint(str(folder), "zero", save_latest=False, exclude_frozen_parameters=True)
+        self._engine.save_checkpoint(
+            str(folder), "zero", save_latest=False, exclude_frozen_parameters=True
+        )
 
     def load(self, folder: Path) -> None:
-        """Read what `save` has written or, if `universal`, <folder>/universal. Raises InputError for damage."""
-        self._engine.optimizer.optimizer.state.clear()  # otherwise memory would hold two sets of moments during loading
+        """Read what `save` has written or, if `universal`, <folder>/universal. Raises InputError
+        for damage.
+        """
+        # Otherwise memory would hold two sets of moments during loading
+        self._engine.optimizer.optimizer.state.clear()
         universal = self._engine.load_universal_checkpoint()
         tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
         cure = f"Delete {folder.parent}; --resume then continues from the checkpoint before it"
@@ -107,7 +133,8 @@ class Learner:
             raise InputError(f"{folder / tag}: is no trainer state of this run. {cure}")
         if universal:
             patches.separate_step_counters(self._engine.optimizer.optimizer)
-        # DeepSpeed has loaded the checkpoint's settings. Those of this start may differ (--allow-changes).
+        # DeepSpeed has loaded the checkpoint's settings. Those of this start may differ
+        # (--allow-changes).
         update = self.config.update
         for group in self._engine.optimizer.param_groups:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
@@ -115,24 +142,31 @@ class Learner:
             self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
 
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
-        """Return log-probabilities [tokens of the answers] of this rank's `answers` after `prompt` at temperature 1."""
+        """Return log-probabilities [tokens of the answers] of this rank's `answers` after
+        `prompt` at temperature 1.
+        """
         batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
         with torch.no_grad():
             logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
-    def update(self, experience: Experience, lr: float) -> tuple[dict[str, float], dict[int, np.ndarray]]:
-        """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer updates.
+    def update(
+        self, experience: Experience, lr: float
+    ) -> tuple[dict[str, float], dict[int, np.ndarray]]:
+        """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer
+        updates.
 
-        Return metrics, which are equal on all ranks, and a dict from the index of each answer that this rank trained on
-        to its log-probabilities [tokens] before the update. Answers whose advantage is exactly 0 have no gradient and
-        are not passed through the model, but they count in the loss's mean. An update with a loss or norm that is not
-        finite is skipped on all ranks.
+        Return metrics, which are equal on all ranks, and a dict from the index of each answer that
+        this rank trained on to its log-probabilities [tokens] before the update. Answers whose
+        advantage is exactly 0 have no gradient and are not passed through the model, but they count
+        in the loss's mean. An update with a loss or norm that is not finite is skipped on all
+        ranks.
         """
         batch = self.config.batch
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
-        mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)  # indices of answers
+        # Indices of answers
+        mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)
         old_logprobs: dict[int, np.ndarray] = {}
         # Those of the first mini-batch come from its training pass, which is before any update.
         for mini_batch in mini_batches[1:]:
@@ -140,14 +174,16 @@ class Learner:
                 with torch.no_grad():
                     logprobs = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
                 old_logprobs |= micro_batch.by_answer(logprobs)
-        # Over the trained tokens of all updates: their number, loss, clipped low, clipped high and gap, and the largest
-        # gap between sampler and learner. They stay on the device until the end, so they are copied once.
+        # Over the trained tokens of all updates: their number, loss, clipped low, clipped high and
+        # gap, and the largest gap between sampler and learner. They stay on the device until the
+        # end, so they are copied once.
         sums = torch.zeros(6, dtype=torch.float64, device=self.device)
         norms: list[float] = []
         for _ in range(batch.ppo_iterations):
             for mini_batch in mini_batches:
                 self._accumulate_gradient(experience, mini_batch, old_logprobs, sums)
-                # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as they are.
+                # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as
+                # they are.
                 self._engine.step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
@@ -156,44 +192,65 @@ class Learner:
         metrics["loss"] /= updates
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
-        metrics["updates/skipped"] = updates - len(norms)  # because loss or gradient norm was not finite
+        # Because loss or gradient norm was not finite
+        metrics["updates/skipped"] = updates - len(norms)
         trained = experience.lengths(experience.advantages.nonzero()[0])
-        metrics["update/tflop"] = batch.ppo_iterations * training_operations(self.model, trained) / 1e12
+        metrics["update/tflop"] = (
+            batch.ppo_iterations * training_operations(self.model, trained) / 1e12
+        )
         return metrics, old_logprobs
 
     def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
-        """Gather `sums` of all ranks, and return loss, number of trained tokens, and means over these tokens."""
+        """Gather `sums` of all ranks, and return loss, number of trained tokens, and means over
+        these tokens.
+        """
         of_ranks = np.array(gather(sums.tolist()))  # [ranks, 6]
         tokens, loss, low, high, gap, _ = of_ranks.sum(axis=0).tolist()
         metrics = {"loss": loss, "tokens/trained": tokens}
         if tokens:
             metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
             metrics["clipped_high"] = high / tokens
-            metrics["sampler_learner_gap_mean"] = gap / tokens  # |learner's - sampler's log-probability|
+            # |learner's - sampler's log-probability|
+            metrics["sampler_learner_gap_mean"] = gap / tokens
             metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
         return metrics
 
-    def _micro_batches(self, experience: Experience, mini_batch: np.ndarray) -> Iterator[MicroBatch]:
-        """Yield micro-batches, equally many on every rank, of the answers in `mini_batch` that have a gradient."""
+    def _micro_batches(
+        self, experience: Experience, mini_batch: np.ndarray
+    ) -> Iterator[MicroBatch]:
+        """Yield micro-batches, equally many on every rank, of the answers in `mini_batch` that
+        have a gradient.
+        """
         trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
         lengths, budget = experience.lengths(trained), self.config.hardware.micro_batch_tokens
         for part in plan_micro_batches(lengths, dist.get_world_size(), budget)[dist.get_rank()]:
             yield collate(experience.prompts, experience.answers, trained[part], self.device)
 
     def _accumulate_gradient(
-        self, experience: Experience, mini_batch: np.ndarray, old_logprobs: dict[int, np.ndarray], sums: torch.Tensor
+        self,
+        experience: Experience,
+        mini_batch: np.ndarray,
+        old_logprobs: dict[int, np.ndarray],
+        sums: torch.Tensor,
     ) -> None:
-        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add missing `old_logprobs`."""
+        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add missing
+        `old_logprobs`.
+        """
         update, drawn = self.config.update, self.config.sampling.drawn
-        lengths = np.array([len(experience.answers[i]) for i in mini_batch])  # [answers of the mini-batch]
-        weights = np.zeros(len(experience.answers))  # [N], weights in the loss, equal for all tokens of an answer
-        weights[mini_batch] = token_weights(lengths, update.aggregation, self.config.sampling.max_answer_tokens)
+        # [answers of the mini-batch]
+        lengths = np.array([len(experience.answers[i]) for i in mini_batch])
+        # [N], weights in the loss, equal for all tokens of an answer
+        weights = np.zeros(len(experience.answers))
+        weights[mini_batch] = token_weights(
+            lengths, update.aggregation, self.config.sampling.max_answer_tokens
+        )
         micro_batches = list(self._micro_batches(experience, mini_batch))
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
             logprobs = self._engine(micro_batch, *drawn)
-            # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or none has.
+            # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or
+            # none has.
             if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
                 old_logprobs |= micro_batch.by_answer(logprobs.detach())
             old = micro_batch.flat(old_logprobs)
@@ -204,42 +261,56 @@ class Learner:
             advantages = micro_batch.flat(experience.advantages)
             clip = update.clip_low, update.clip_high
             loss, *clipped = clipped_surrogate(logprobs, old, advantages, token_weight, *clip)
-            # A loss that is not finite can have a finite gradient. `finite` is then nan (0 * inf), not 1, so the
-            # gradient is nan, too, and DeepSpeed skips the update.
+            # A loss that is not finite can have a finite gradient. `finite` is then nan (0 * inf),
+            # not 1, so the gradient is nan, too, and DeepSpeed skips the update.
             finite = 1 + 0 * loss.detach()
-            # DeepSpeed averages gradients over ranks, but the loss is a sum over them: hence the number of ranks.
+            # DeepSpeed averages gradients over ranks, but the loss is a sum over them: hence the
+            # number of ranks.
             self._engine.backward(loss * finite * dist.get_world_size())
             if len(micro_batch.indices):
                 gap = (old - sampler_logprobs).abs().double()
-                sums[:5] += torch.stack([gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()])
+                sums[:5] += torch.stack(
+                    [gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()]
+                )
                 sums[5] = torch.maximum(sums[5], gap.max())
 
 
-REDUCE_BUCKET = 50_000_000  # elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB
+# Elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB
+REDUCE_BUCKET = 50_000_000
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:
     """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
-    # Not set here: two limits of gathered weights, stage3_max_live_parameters and stage3_max_reuse_distance. They must
-    # stay equal, as they are by default. Otherwise a forward pass without a backward pass, as in `score`, can
-    # leave prefetched weights gathered, and the weight sync fails.
+    # Not set here: two limits of gathered weights, stage3_max_live_parameters and
+    # stage3_max_reuse_distance. They must stay equal, as they are by default. Otherwise a forward
+    # pass without a backward pass, as in `score`, can leave prefetched weights gathered, and the
+    # weight sync fails.
     zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
-    zero["reduce_scatter"] = dist.get_world_size() > 1  # one rank has nothing to scatter, and would copy all gradients
+    # One rank has nothing to scatter, and would copy all gradients
+    zero["reduce_scatter"] = dist.get_world_size() > 1
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
-        zero["offload_param"] = {"device": "cpu", "pin_memory": True}  # copied in every pass, faster if pinned
-    fp16 = {"enabled": True, "loss_scale": config.hardware.loss_scale} if config.hardware.dtype == "float16" else {}
+        # Copied in every pass, faster if pinned
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
+    fp16 = (
+        {"enabled": True, "loss_scale": config.hardware.loss_scale}
+        if config.hardware.dtype == "float16"
+        else {}
+    )
     return {
-        # Micro-batches differ in size and number: the learner itself says which one is the last of an update.
+        # Micro-batches differ in size and number: the learner itself says which one is the last of
+        # an update.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "zero_optimization": zero,
-        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on where it runs.
+        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on
+        # where it runs.
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         "fp16": fp16,
-        # Accumulate and reduce gradients in fp32. In bf16 small contributions to a sum would be lost.
+        # Accumulate and reduce gradients in fp32. In bf16 small contributions to a sum would be
+        # lost.
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "gradient_clipping": config.update.max_grad_norm,
@@ -250,7 +321,8 @@ def deepspeed_settings(config: TrainConfig) -> dict:
                 "betas": list(config.update.betas),
                 "weight_decay": config.update.weight_decay,
                 "torch_adam": True,
-                "fused": True,  # one pass over the memory of a weight, its gradient and its moments, instead of ten
+                # One pass over the memory of a weight, its gradient and its moments, instead of ten
+                "fused": True,
             },
         },
         "steps_per_print": 10**9,

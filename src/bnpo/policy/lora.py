@@ -1,4 +1,6 @@
-"""LoRA by the peft library: low-rank additions to frozen linear layers, their files, and the merged weights."""
+"""LoRA by the peft library: low-rank additions to frozen linear layers, their files, and the
+merged weights.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,34 +30,56 @@ def named_weights(
         owner, _, kind = name.partition(BASE)
         if kind == ".weight":
             layer = model.get_submodule(owner)
-            yield owner + kind, [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight], layer
+            yield (
+                owner + kind,
+                [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight],
+                layer,
+            )
         elif f".{ADAPTER}." not in name:  # not A or B
             yield owner + kind, [parameter], None
 
 
 @torch.no_grad()
 def merged(parts: list[torch.nn.Parameter], layer: torch.nn.Module | None) -> torch.Tensor:
-    """Return the weight W or, for W, A and B of peft's `layer`, W + scaling * B A. ZeRO-3 must have gathered them."""
+    """Return the weight W or, for W, A and B of peft's `layer`, W + scaling * B A. ZeRO-3 must
+    have gathered them.
+    """
     if layer is None:
         return parts[0].detach()
     weight, a, b = (part.float() for part in parts)  # [out, in], [rank, in], [out, rank]
     if layer.fan_in_fan_out:  # GPT-2 stores [in, out]
         a, b = b.t(), a.t()
-    # In fp32, rounded once: B A is often smaller than the rounding of a bf16 weight, and would be rounded twice.
+    # In fp32, rounded once: B A is often smaller than the rounding of a bf16 weight, and would be
+    # rounded twice.
     return torch.addmm(weight, b, a, alpha=layer.scaling[ADAPTER]).to(parts[0].dtype)
 
 
 def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    """Return the linear layers but the head. Of a model with experts, return those of the attention."""
+    """Return the linear layers but the head. Of a model with experts, return those of the
+    attention.
+    """
     head = model.get_output_embeddings()
-    # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's, such as gate_proj.
-    has_experts = any(len(getattr(parameter, "ds_shape", parameter.shape)) == 3 for parameter in model.parameters())
-    linear = {name: layer for name, layer in model.named_modules() if isinstance(layer, (torch.nn.Linear, Conv1D))}
-    return {name: layer for name, layer in linear.items() if layer is not head and ("attn" in name or not has_experts)}
+    # A tensor of all experts is no layer. peft adapts it if a layer's name is that of an expert's,
+    # such as gate_proj.
+    has_experts = any(
+        len(getattr(parameter, "ds_shape", parameter.shape)) == 3
+        for parameter in model.parameters()
+    )
+    linear = {
+        name: layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, (torch.nn.Linear, Conv1D))
+    }
+    return {
+        name: layer
+        for name, layer in linear.items()
+        if layer is not head and ("attn" in name or not has_experts)
+    }
 
 
 def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> None:
-    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to `adapted_layers`.
+    """Freeze a Hugging Face model from `folder`, and add trainable matrices A and B to
+    `adapted_layers`.
 
     B is 0, so that the model computes what it did. A is drawn from --seed, equally on all ranks.
     """
@@ -75,18 +99,24 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.sampling.seed)
         inject_adapter_in_model(adapter, model, ADAPTER)
-    # The layers' input must require a gradient. Otherwise DeepSpeed takes the first layer's backward pass for finished
-    # before it has begun, and frees its weights.
+    # The layers' input must require a gradient. Otherwise DeepSpeed takes the first layer's
+    # backward pass for finished before it has begun, and frees its weights.
     model.enable_input_require_grads()
 
 
 def save_adapter(model: torch.nn.Module, folder: Path) -> None:
-    """Write adapter_config.json and adapter_model.safetensors, which peft can load. A collective; rank 0 writes."""
-    adapter = {name: parameter for name, parameter in model.named_parameters() if f".{ADAPTER}." in name}
+    """Write adapter_config.json and adapter_model.safetensors, which peft can load. A
+    collective; rank 0 writes.
+    """
+    adapter = {
+        name: parameter for name, parameter in model.named_parameters() if f".{ADAPTER}." in name
+    }
     with deepspeed.zero.GatheredParameters(list(adapter.values())):
         if dist.get_rank() == 0:
             tensors = {
-                f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": parameter.detach().cpu().clone()
+                f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": parameter.detach()
+                .cpu()
+                .clone()
                 for name, parameter in adapter.items()
             }
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
@@ -94,7 +124,9 @@ def save_adapter(model: torch.nn.Module, folder: Path) -> None:
 
 
 def write_merged(adapter: Path, base: Path, target: Path) -> None:
-    """Write the model in folder `base` with the LoRA of folder `adapter` in its weights, as the weight sync merges."""
+    """Write the model in folder `base` with the LoRA of folder `adapter` in its weights, as the
+    weight sync merges.
+    """
     from peft import PeftModel
 
     with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:

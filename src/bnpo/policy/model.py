@@ -1,4 +1,6 @@
-"""The policy's model: a causal language model that returns log-probabilities, and its attention over packed answers."""
+"""The policy's model: a causal language model that returns log-probabilities, and its attention
+over packed answers.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -10,14 +12,15 @@ from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, token_logprobs
 
 ATTENTION = "bnpo"  # name of `attention` among transformers' implementations
-WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}  # settings that it may ignore
+# Settings that it may ignore
+WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
 
 
 class LogprobHead(torch.nn.Module):
     """The language model's head and the log-probabilities, as one module that owns weight and bias.
 
-    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many. Chunks of logits are
-    no such calls, because their number depends on a rank's answers.
+    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many.
+    Chunks of logits are no such calls, because their number depends on a rank's answers.
     """
 
     def __init__(self, head: torch.nn.Module, vocab_size: int, steps: LogitSteps | None):
@@ -25,20 +28,28 @@ class LogprobHead(torch.nn.Module):
         self.weight, self.bias = head.weight, getattr(head, "bias", None)
         self.vocab_size, self.steps = vocab_size, steps
 
-    def forward(self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None):
+    def forward(
+        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None
+    ):
         rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps}
         return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
 class Policy(torch.nn.Module):
-    """A causal language model that maps answers to their log-probabilities. Logits never leave it."""
+    """A causal language model that maps answers to their log-probabilities. Logits never leave
+    it.
+    """
 
     def __init__(self, model: torch.nn.Module, vocab_size: int):
         super().__init__()
         self.model = model
-        self.head = LogprobHead(model.get_output_embeddings(), vocab_size, logit_steps(model.config))
+        self.head = LogprobHead(
+            model.get_output_embeddings(), vocab_size, logit_steps(model.config)
+        )
 
-    def forward(self, batch: MicroBatch, temperature: float, top_k: int | None = None) -> torch.Tensor:
+    def forward(
+        self, batch: MicroBatch, temperature: float, top_k: int | None = None
+    ) -> torch.Tensor:
         """Return log-probabilities [answer tokens] of the answers in `batch`."""
         hidden = self.model.base_model(
             input_ids=batch.input_ids[None],
@@ -46,22 +57,27 @@ class Policy(torch.nn.Module):
             use_cache=False,
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
-        hidden_before_targets = F.embedding(batch.predicting, hidden)  # [answer tokens, hidden size]
+        # [answer tokens, hidden size]
+        hidden_before_targets = F.embedding(batch.predicting, hidden)
         return self.head(hidden_before_targets, batch.targets, temperature, top_k)
 
 
 def elements(module: torch.nn.Module) -> int:
     """Return the number of elements of a module's parameters, partitioned or whole."""
-    return sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters())  # ds_numel: of a partitioned one
+    # Ds_numel: of a partitioned one
+    return sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters())
 
 
 def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Return the layers of a Hugging Face model: its list of modules with most parameters."""
-    return list(max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=elements))
+    return list(
+        max((m for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=elements)
+    )
 
 
 def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
-    """Return what the model's own `forward` does to the output of its head: scale it, cap it, or nothing (None).
+    """Return what the model's own `forward` does to the output of its head: scale it, cap it, or
+    nothing (None).
 
     `prove_start` refuses a model that does something else.
     """
@@ -95,8 +111,8 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
-    A token attends to `sliding_window` keys, its own included (None: to all). One kernel of torch does all sequences on
-    GPUs with half precision. Elsewhere neighbours of equal shape go together.
+    A token attends to `sliding_window` keys, its own included (None: to all). One kernel of torch
+    does all sequences on GPUs with half precision. Elsewhere neighbours of equal shape go together.
     """
     unknown = {name for name, setting in others.items() if setting is not None} - WITHOUT_EFFECT
     if attention_mask is not None or unknown:
@@ -106,21 +122,26 @@ def attention(
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
-        window = (-1 if sliding_window is None else sliding_window - 1, 0)  # earlier keys, later keys; -1: all
-        out = varlen_attn(query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True)
+        # Earlier keys, later keys; -1: all
+        window = (-1 if sliding_window is None else sliding_window - 1, 0)
+        out = varlen_attn(
+            query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True
+        )
         return out[None], None
     # On CPUs the backward pass of 16-bit attention is two to four times as slow as that in fp32.
     dtype = query.dtype
     if dtype.itemsize == 2:
         query, key, value = query.float(), key.float(), value.float()
-    shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])  # [2, sequences]: tokens, keys
+    # [2, sequences]: tokens, keys
+    shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])
     shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
     tokens_per_run, keys_per_run = (shapes * counts).tolist()
     # split, not slices: each slice would get a gradient as long as the whole row.
     parts = query.split(tokens_per_run), key.split(keys_per_run), value.split(keys_per_run)
     outputs = []
     for *run, count in zip(*parts, counts.tolist(), strict=True):  # `count` sequences of one shape
-        # [count, heads, tokens, head size] for the query; [count, key heads, keys, head size] for key and value
+        # [count, heads, tokens, head size] for the query; [count, key heads, keys, head size] for
+        # key and value
         query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in run)
         tokens, keys = query.shape[2], key.shape[2]
         mask = causal_lower_right(tokens, keys)
@@ -128,7 +149,9 @@ def attention(
             own_key = keys - tokens  # place of the first token's own key
             mask = torch.ones(tokens, keys, dtype=torch.bool, device=query.device)
             mask = mask.tril(own_key).triu(own_key - sliding_window + 1)
-        out = F.scaled_dot_product_attention(query, key, value, mask, scale=scaling, enable_gqa=True)
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask, scale=scaling, enable_gqa=True
+        )
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None].to(dtype), None
 

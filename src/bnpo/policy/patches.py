@@ -1,4 +1,5 @@
-"""Every patch of a library and every use of its private names in the policy: what, why, and when it can go.
+"""Every patch of a library and every use of its private names in the policy: what, why, and when it
+can go.
 
 First DeepSpeed 0.19, then transformers 5, then vLLM 0.32 on CPUs and under a launcher.
 """
@@ -12,9 +13,11 @@ from bnpo.algorithm.loss import head_output
 
 
 def compile_no_ops() -> None:
-    """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all programs share.
+    """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all
+    programs share.
 
-    A killed program leaves a lock file there, for which later ones wait. Remove it when DeepSpeed compiles nothing.
+    A killed program leaves a lock file there, for which later ones wait. Remove it when DeepSpeed
+    compiles nothing.
     """
     import deepspeed
 
@@ -23,10 +26,11 @@ def compile_no_ops() -> None:
 
 @contextmanager
 def gloo_with_one_thread() -> Iterator[None]:
-    """Let torch use one thread while a learner is made on CPUs, so that gloo's threads get no OpenMP threads.
+    """Let torch use one thread while a learner is made on CPUs, so that gloo's threads get no
+    OpenMP threads.
 
-    With more threads than cores OpenMP lets them sleep between operations, and one rank on two cores takes a sixth
-    longer. Remove it when gloo's threads copy by themselves.
+    With more threads than cores OpenMP lets them sleep between operations, and one rank on two
+    cores takes a sixth longer. Remove it when gloo's threads copy by themselves.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(threads if torch.cuda.is_available() else 1)
@@ -37,7 +41,8 @@ def gloo_with_one_thread() -> Iterator[None]:
 def create_moments(zero) -> None:
     """Create the state of AdamW in a DeepSpeedZeroOptimizer_Stage3 as its first update would.
 
-    Then the memory that is left for the sampler can be measured. Remove it when DeepSpeed creates it at its start.
+    Then the memory that is left for the sampler can be measured. Remove it when DeepSpeed creates
+    it at its start.
     """
     adamw = zero.optimizer
     for weights in zero.fp32_partitioned_groups_flat:
@@ -49,7 +54,8 @@ def create_moments(zero) -> None:
 
 
 def separate_step_counters(adamw: torch.optim.Optimizer) -> None:
-    """Give each group of at most 10^9 weights its own step counter after a "universal" load, which lets them share one.
+    """Give each group of at most 10^9 weights its own step counter after a "universal" load, which
+    lets them share one.
 
     AdamW would increment it once per group. Remove it when the load copies the counter.
     """
@@ -58,10 +64,12 @@ def separate_step_counters(adamw: torch.optim.Optimizer) -> None:
 
 
 def compute_buffers_again(model: torch.nn.Module) -> None:
-    """Replace computed buffers of `model`, such as rotary frequencies, by those that its class computes by itself.
+    """Replace computed buffers of `model`, such as rotary frequencies, by those that its class
+    computes by itself.
 
-    While DeepSpeed partitions a bf16 model as it is loaded, it rounds every new tensor to bf16, also the buffers that
-    transformers computes in fp32. Remove it when DeepSpeed issue 4932 is closed.
+    While DeepSpeed partitions a bf16 model as it is loaded, it rounds every new tensor to bf16,
+    also the buffers that transformers computes in fp32. Remove it when DeepSpeed issue 4932 is
+    closed.
     """
     from accelerate import init_empty_weights
 
@@ -75,8 +83,8 @@ def compute_buffers_again(model: torch.nn.Module) -> None:
 def keep_uncompiled(model: torch.nn.Module) -> None:
     """Keep vLLM from compiling the learner's model.
 
-    Where it takes a model's code from transformers, it makes all models of the class compile themselves, and asks them
-    for this attribute. Remove it when vLLM changes only its own model.
+    Where it takes a model's code from transformers, it makes all models of the class compile
+    themselves, and asks them for this attribute. Remove it when vLLM changes only its own model.
     """
     model.base_model.do_not_compile = True
 
@@ -97,9 +105,10 @@ def switch_off_dropout(model: torch.nn.Module) -> None:
 def exchange_without_files() -> None:
     """Keep vLLM from making files through which the ranks of an engine would exchange data.
 
-    Those in /dev/shm, for CPUs, have the same names in all programs: two runs would share them, and one that is killed
-    would keep all later ones from starting. gloo takes their place. The queue's files in the temporary directory, which
-    only other launchers use, would never be deleted. Remove it when vLLM names and deletes them by program.
+    Those in /dev/shm, for CPUs, have the same names in all programs: two runs would share them, and
+    one that is killed would keep all later ones from starting. gloo takes their place. The queue's
+    files in the temporary directory, which only other launchers use, would never be deleted. Remove
+    it when vLLM names and deletes them by program.
     """
     from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
@@ -111,15 +120,19 @@ def exchange_without_files() -> None:
 def rank_no_tokens() -> None:
     """Keep vLLM from counting on CPUs, for every drawn token, how many others are more likely.
 
-    Nobody reads these ranks, 5 to 7 % of sampling with SmolLM2-135M. Remove it when vLLM ranks only on request.
+    Nobody reads these ranks, 5 to 7 % of sampling with SmolLM2-135M. Remove it when vLLM ranks only
+    on request.
     """
     from vllm.v1.sample import sampler
 
-    sampler.batched_count_greater_than = lambda logprobs, _: torch.zeros(len(logprobs), dtype=torch.int64)
+    sampler.batched_count_greater_than = lambda logprobs, _: torch.zeros(
+        len(logprobs), dtype=torch.int64
+    )
 
 
 def prepare_reload(model: torch.nn.Module) -> None:
-    """Prepare vLLM's `model` for other weights on CPUs, where a reload would not pack those of experts.
+    """Prepare vLLM's `model` for other weights on CPUs, where a reload would not pack those of
+    experts.
 
     Remove it, but for the head of `hold_wide_head`, when a reload packs them.
     """
@@ -131,15 +144,19 @@ def prepare_reload(model: torch.nn.Module) -> None:
 
 
 def hold_wide_head(model: torch.nn.Module) -> None:
-    """Let vLLM's `model` keep the weight of its head in fp32 on CPUs, where vLLM converts it for every token.
+    """Let vLLM's `model` keep the weight of its head in fp32 on CPUs, where vLLM converts it for
+    every token.
 
-    This is a third of the time of sampling with SmolLM2-135M. `model.forget_wide_head()` must follow every change of
-    weights. Remove it when vLLM keeps the weight, or torch has such products of bf16 matrices with fp32 results.
+    This is a third of the time of sampling with SmolLM2-135M. `model.forget_wide_head()` must
+    follow every change of weights. Remove it when vLLM keeps the weight, or torch has such products
+    of bf16 matrices with fp32 results.
     """
     processor, held = model.logits_processor, {}
     own = processor._apply_head
 
-    def apply_head(head: torch.nn.Module, hidden: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def apply_head(
+        head: torch.nn.Module, hidden: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
         if hidden.dtype != torch.bfloat16 or bias is not None or hidden.is_cuda:
             return own(head, hidden, bias)
         if not held:

@@ -13,17 +13,30 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import running
-from bnpo.policy.patches import exchange_without_files, hold_wide_head, prepare_reload, rank_no_tokens
-from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, Answer, EngineSettings, SampledGroup
+from bnpo.policy.patches import (
+    exchange_without_files,
+    hold_wide_head,
+    prepare_reload,
+    rank_no_tokens,
+)
+from bnpo.policy.sampling import (
+    MOST_REQUESTS,
+    MOST_SEQUENCES,
+    PREFILL_TOKENS,
+    Answer,
+    EngineSettings,
+    SampledGroup,
+)
 from bnpo.ranks import gather
 
 
 class Sampler:
     """A vLLM engine that holds the policy for sampling.
 
-    `tokenizer` says which tokens end an answer, and from which id on the rows of the head are padding. Under a launcher
-    every rank holds its own engine, or `tensor_parallel` consecutive ranks share one. Each of these runs all requests
-    on its shard of the weights, so they must call `sample` and `score` together, every rank with its own prompts.
+    `tokenizer` says which tokens end an answer, and from which id on the rows of the head are
+    padding. Under a launcher every rank holds its own engine, or `tensor_parallel` consecutive
+    ranks share one. Each of these runs all requests on its shard of the weights, so they must call
+    `sample` and `score` together, every rank with its own prompts.
     """
 
     def __init__(self, model: str, tokenizer: PreTrainedTokenizerBase, settings: EngineSettings):
@@ -42,14 +55,17 @@ class Sampler:
                 max_model_len=settings.max_tokens,
                 skip_tokenizer_init=True,
                 enforce_eager=settings.enforce_eager or not self._on_gpu,
-                # A prompt that is prefilled in parts draws a token per part, at which vLLM's runner for CPUs raises.
+                # A prompt that is prefilled in parts draws a token per part, at which vLLM's runner
+                # for CPUs raises.
                 enable_chunked_prefill=False,
                 max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
                 # Log-probabilities after temperature, over the tokens that could be drawn.
                 logprobs_mode="processed_logprobs",
-                # As in the learner: with a head in bf16 the gap between the two is ten times as large.
+                # As in the learner: with a head in bf16 the gap between the two is ten times as
+                # large.
                 hf_overrides={"head_dtype": "float32"},
-                # With a launcher this process is a worker of its engine, and the only one that it knows.
+                # With a launcher this process is a worker of its engine, and the only one that it
+                # knows.
                 distributed_executor_backend="external_launcher" if launched else None,
                 tensor_parallel_size=settings.tensor_parallel,
                 use_tqdm_on_load=False,
@@ -59,7 +75,8 @@ class Sampler:
             rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
-        self.place = get_tp_group().rank_in_group if launched else 0  # among the ranks that share its engine
+        # Among the ranks that share its engine
+        self.place = get_tp_group().rank_in_group if launched else 0
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
 
@@ -76,16 +93,20 @@ class Sampler:
         logprobs: bool = False,
         greedy_too: bool = False,
     ) -> Iterator[SampledGroup]:
-        """Yield the `n` answers to every prompt (token ids), each group as soon as all of its answers are finished.
+        """Yield the `n` answers to every prompt (token ids), each group as soon as all of its
+        answers are finished.
 
-        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy answer to each prompt
-        comes in a group of its own. Exhaust this iterator: abandoned requests stay in the engine. Raises RunError.
+        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy
+        answer to each prompt comes in a group of its own. Exhaust this iterator: abandoned requests
+        stay in the engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        self._llm.reset_prefix_cache()  # cached prefixes change last bits, so a resumed run would differ
+        # Cached prefixes change last bits, so a resumed run would differ
+        self._llm.reset_prefix_cache()
         shares = self._of_sharing_ranks((prompts, seeds))
-        first = sum(len(share) for share, _ in shares[: self.place])  # of this rank's prompts among those of the engine
+        # Of this rank's prompts among those of the engine
+        first = sum(len(share) for share, _ in shares[: self.place])
         own_prompts = range(first, first + len(prompts))
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
         common = {
@@ -97,40 +118,58 @@ class Sampler:
             "logprobs": 0 if logprobs else None,  # of the drawn token alone
             "flat_logprobs": logprobs,
         }
-        drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: of all tokens
-        requests = product([False, True] if greedy_too else [False], range(len(prompts)))  # whether greedy, prompt
+        # 0: of all tokens
+        drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
+        # Whether greedy, prompt
+        requests = product([False, True] if greedy_too else [False], range(len(prompts)))
         engine, unanswered, checksum = self._llm.llm_engine, {}, 0
         while True:
             for greedy, i in islice(requests, MOST_REQUESTS - len(unanswered)):
                 own = {"temperature": 0.0} if greedy else drawn | {"seed": seeds[i]}
                 request_id = str(next(self._llm.request_counter))
                 unanswered[request_id] = i, greedy
-                engine.add_request(request_id, {"prompt_token_ids": prompts[i]}, SamplingParams(**own, **common))
+                engine.add_request(
+                    request_id, {"prompt_token_ids": prompts[i]}, SamplingParams(**own, **common)
+                )
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():
                 i, greedy = unanswered.pop(output.request_id)
                 answers = []
                 for completion in output.outputs:
-                    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None  # [tokens]
-                    answers.append(Answer(list(completion.token_ids), completion.finish_reason == "stop", of_tokens))
-                    checksum += zlib.crc32(np.array(answers[-1].token_ids))  # a sum, since answers end in any order
+                    # [tokens]
+                    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None
+                    answers.append(
+                        Answer(
+                            list(completion.token_ids),
+                            completion.finish_reason == "stop",
+                            of_tokens,
+                        )
+                    )
+                    # A sum, since answers end in any order
+                    checksum += zlib.crc32(np.array(answers[-1].token_ids))
                 if i in own_prompts:
                     yield SampledGroup(i - first, greedy, answers)
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
             raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
         if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise RunError("the ranks of one sampler drew other tokens: its vLLM does not work with several ranks")
+            raise RunError(
+                "the ranks of one sampler drew other tokens: its vLLM does not work with several "
+                "ranks"
+            )
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
         from vllm import SamplingParams
 
         parameters = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-        asked = [{"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)]
+        asked = [
+            {"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)
+        ]
         output = self._llm.generate(asked, parameters, use_tqdm=False)[self.place]
-        scores = output.prompt_logprobs[len(prompt) :]  # one dict of candidates per token of the answer
+        # One dict of candidates per token of the answer
+        scores = output.prompt_logprobs[len(prompt) :]
         return np.array([score[token].logprob for token, score in zip(answer, scores, strict=True)])
 
     def _of_sharing_ranks(self, own: object) -> list:
@@ -138,47 +177,61 @@ class Sampler:
         return gather(own, self._sharing_ranks) if self._sharing_ranks else [own]
 
     def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Replace the weights by (name, tensor) pairs with a checkpoint's names. `sample` clears what was cached."""
+        """Replace the weights by (name, tensor) pairs with a checkpoint's names. `sample` clears
+        what was cached.
+        """
         if not self._on_gpu:
             self._llm.apply_model(prepare_reload)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
 
     def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the parameters, this rank's shards, that the engine holds under these names of a checkpoint.
+        """Return the parameters, this rank's shards, that the engine holds under these names of a
+        checkpoint.
 
-        Those that vLLM fuses with others, or packs anew (on CPUs), are left out. Weights must be awake.
+        Those that vLLM fuses with others, or packs anew (on CPUs), are left out. Weights must be
+        awake.
         """
-        [held] = self._llm.apply_model(lambda model: dict(model.named_parameters(remove_duplicate=False)))
+        [held] = self._llm.apply_model(
+            lambda model: dict(model.named_parameters(remove_duplicate=False))
+        )
         # Packed ones leave empty tensors behind.
         return {name: held[name].detach() for name in names if name in held and held[name].numel()}
 
     def sleep(self) -> bool:
-        """Free the GPU memory of weights and cache. Return False on CPUs, where the sampler stays awake.
+        """Free the GPU memory of weights and cache. Return False on CPUs, where the sampler stays
+        awake.
 
-        The weights are lost: after `wake("weights")` a weight sync must follow before the next sample.
+        The weights are lost: after `wake("weights")` a weight sync must follow before the next
+        sample.
         """
         if self._on_gpu:
             self._llm.sleep(level=2)
         return self._on_gpu
 
     def wake(self, part: str) -> None:
-        """Allocate the GPU memory of `part` again, "weights" or "kv_cache". Does nothing on CPUs."""
+        """Allocate the GPU memory of `part` again, "weights" or "kv_cache". Does nothing on
+        CPUs.
+        """
         if self._on_gpu:
             torch.cuda.empty_cache()
             self._llm.wake_up(tags=[part])
 
     def close(self) -> None:
-        """Shut the engine down, and torch.distributed with it: vLLM destroys every process group."""
+        """Shut the engine down, and torch.distributed with it: vLLM destroys every process
+        group.
+        """
         self._llm.llm_engine.engine_core.shutdown()
 
 
 def _device_arguments(settings: EngineSettings) -> dict:
     if not torch.cuda.is_available():
-        # vLLM's default of 128 tokens is longer than many prompts, and answers share only whole blocks of their prompt.
+        # vLLM's default of 128 tokens is longer than many prompts, and answers share only whole
+        # blocks of their prompt.
         return {"block_size": 32}
     from vllm.utils.flashinfer import has_flashinfer
 
-    # On Blackwell servers (10) vLLM would choose FlashInfer, and fail where its kernels cannot be compiled.
+    # On Blackwell servers (10) vLLM would choose FlashInfer, and fail where its kernels cannot be
+    # compiled.
     fails = torch.cuda.get_device_capability()[0] == 10 and not has_flashinfer()
     return {
         "gpu_memory_utilization": settings.gpu_memory,
@@ -190,7 +243,9 @@ def _device_arguments(settings: EngineSettings) -> dict:
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:
-    """Make ids from `vocab_size` on impossible in `model`. Runs in vLLM's worker, to which it is sent by name."""
+    """Make ids from `vocab_size` on impossible in `model`. Runs in vLLM's worker, to which it is
+    sent by name.
+    """
 
     def mask(_module, _args, logits: torch.Tensor | None) -> None:
         if logits is not None:  # only the first tensor-parallel worker may have them

@@ -1,4 +1,6 @@
-"""What a sampler takes and returns, in a module that imports neither torch nor vLLM (which take seconds)."""
+"""What a sampler takes and returns, in a module that imports neither torch nor vLLM (which take
+seconds).
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 PREFILL_TOKENS = 8192  # of prompts that the sampler processes at once, at least
-MOST_SEQUENCES = 512  # answers drawn at once, at most: vLLM's largest CUDA graph; more would run without graphs
-MOST_REQUESTS = 4096  # that the engine holds at once: all of a large evaluation would fill its memory
+# Answers drawn at once, at most: vLLM's largest CUDA graph; more would run without graphs
+MOST_SEQUENCES = 512
+# That the engine holds at once: all of a large evaluation would fill its memory
+MOST_REQUESTS = 4096
 
 
 @dataclass(frozen=True)
@@ -16,8 +20,10 @@ class EngineSettings:
 
     max_tokens: int  # longest prompt plus answer
     dtype: str
-    gpu_memory: float | None = 0.5  # share of the memory of its GPUs that the sampler takes; unused on CPUs
-    sequences: int | None = None  # answers drawn at once on GPUs, at most; None: vLLM's default for the GPU
+    # Share of the memory of its GPUs that the sampler takes; unused on CPUs
+    gpu_memory: float | None = 0.5
+    # Answers drawn at once on GPUs, at most; None: vLLM's default for the GPU
+    sequences: int | None = None
     enforce_eager: bool = False  # run without CUDA graphs
     tensor_parallel: int = 1  # GPUs that share one copy of the model
 
@@ -28,7 +34,8 @@ class Answer:
 
     token_ids: list[int]  # with the stop token, if it came
     finished: bool  # it ended by itself; False: it was cut off at the length limit
-    logprobs: np.ndarray | None  # [tokens], under the sampler at the sampling temperature, if asked for
+    # [tokens], under the sampler at the sampling temperature, if asked for
+    logprobs: np.ndarray | None
 
 
 class SampledGroup(NamedTuple):

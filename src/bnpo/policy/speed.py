@@ -28,32 +28,42 @@ GPUS: dict[str, tuple[float, float, float]] = {
     "RTX 5090": (209.5, 31.3, 1.79),
     "RTX PRO 6000": (503.8, 94.9, 1.79),
 }
-"""GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second with fp32 sums, GiB
-of memory as torch reports it, rounded down, and bandwidth in 10^12 bytes per second. 0: no dry run knows this GPU.
+"""GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second
+with fp32 sums, GiB of memory as torch reports it, rounded down, and bandwidth in 10^12 bytes per
+second. 0: no dry run knows this GPU.
 
-From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity, half of it is used."""
+From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity,
+half of it is used."""
 OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "Max"}  # in names of slower variants, or of slices
 TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
 """Prefixes of metrics that differ between runs with equal results."""
 
 
 def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
-    """Return the operations of a training pass of a partitioned `model` (Chowdhery et al. 2022, appendix B).
+    """Return the operations of a training pass of a partitioned `model` (Chowdhery et al. 2022,
+    appendix B).
 
-    A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and hidden unit.
-    Every prompt counts once per group of answers. Work that is repeated in gradient checkpointing, or for a group that
-    is split over micro-batches, does not count.
+    A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and
+    hidden unit. Every prompt counts once per group of answers. Work that is repeated in gradient
+    checkpointing, or for a group that is split over micro-batches, does not count.
     """
-    prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]  # [groups]
+    # [groups]
+    prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]
     tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P with one in the answer.
-    answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)  # [answers]
+    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P with
+    # one in the answer. [answers]
+    answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)
     double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
     # An embedding that is not tied to the head is only a look-up table.
     table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
     multiplied = [parameter for parameter in model.parameters() if parameter is not table]
-    per_token = sum(parameter.ds_numel * (6 if parameter.requires_grad else 4) for parameter in multiplied)
-    return per_token * tokens + 6 * model.config.num_hidden_layers * model.config.hidden_size * double_pairs
+    per_token = sum(
+        parameter.ds_numel * (6 if parameter.requires_grad else 4) for parameter in multiplied
+    )
+    return (
+        per_token * tokens
+        + 6 * model.config.num_hidden_layers * model.config.hidden_size * double_pairs
+    )
 
 
 class Stopwatch:
@@ -70,7 +80,9 @@ class Stopwatch:
 
 
 def peak_tflops(gpu: str) -> float | None:
-    """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it is not known."""
+    """Return the peak of a GPU in 10^12 operations per second, from its name in torch. None: it
+    is not known.
+    """
     words = set(re.findall(r"\w+", gpu))
     peaks = [sheet[0] for name, sheet in GPUS.items() if words.issuperset(name.split())]
     return peaks[0] if peaks and not words & OTHER_CHIPS else None
@@ -81,15 +93,21 @@ def gpu_name() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else ""
 
 
-def speed_metrics(metrics: dict[str, float], stopwatch: Stopwatch, sampling: np.ndarray, gpu: str) -> dict[str, float]:
-    """Return the speed metrics of a step, from its other `metrics` and the seconds that each rank sampled [ranks]."""
+def speed_metrics(
+    metrics: dict[str, float], stopwatch: Stopwatch, sampling: np.ndarray, gpu: str
+) -> dict[str, float]:
+    """Return the speed metrics of a step, from its other `metrics` and the seconds that each
+    rank sampled [ranks].
+    """
     speed = {f"seconds/{phase}": value for phase, value in stopwatch.seconds.items()}
     speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
     # The other ranks wait for the slowest one.
     speed["sampling/imbalance"] = float(sampling.max() / sampling.mean())
     speed["tokens/per_second"] = metrics["tokens/sampled"] / stopwatch.seconds["total"]
     # Per rank, so that it can be compared with the peak of a GPU.
-    speed["tflops/per_second"] = metrics["update/tflop"] / stopwatch.seconds["update"] / len(sampling)
+    speed["tflops/per_second"] = (
+        metrics["update/tflop"] / stopwatch.seconds["update"] / len(sampling)
+    )
     peak = peak_tflops(gpu)
     if peak is not None:  # mfu: model FLOPs utilization, the share of the peak
         speed["mfu"] = speed["tflops/per_second"] / peak

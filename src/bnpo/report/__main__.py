@@ -1,10 +1,14 @@
-"""Show runs and evaluations: as one HTML page that needs no server, or as a summary in the terminal.
+"""Show runs and evaluations: as one HTML page that needs no server, or as a summary in the
+terminal.
 
-python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html into the run's folder
+python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html into the run's
+folder
 
-python -m bnpo.report runs/a runs/b -o compared.html           # several runs in the same charts; folders of eval.py too
+python -m bnpo.report runs/a runs/b -o compared.html           # several runs in the same charts;
+folders of eval.py too
 
-python -m bnpo.report runs/tiny-bnpo-seed0 --text              # the summary that the run prints at its end
+python -m bnpo.report runs/tiny-bnpo-seed0 --text              # the summary that the run prints at
+its end
 """
 
 from dataclasses import dataclass
@@ -20,7 +24,8 @@ from bnpo.files import InputError
 @dataclass(frozen=True)
 class Args:
     runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of train.py or eval.py. Runs that are still going work too. Of long runs, 10,000 answers are shown."""
+    """Folders of train.py or eval.py. Runs that are still going work too. Of long runs, 10,000
+    answers are shown."""
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
     """File of the page, by default report.html in the first folder."""
     text: bool = False
@@ -29,7 +34,10 @@ class Args:
 
 def main(args: Args) -> None:
     if not args.runs:
-        raise InputError("no folder is given. Name the folder of a run: python -m bnpo.report runs/tiny-bnpo-seed0")
+        raise InputError(
+            "no folder is given. Name the folder of a run: python -m bnpo.report "
+            "runs/tiny-bnpo-seed0"
+        )
     if args.text:
         from bnpo.report.run_files import summary
 

@@ -1,4 +1,6 @@
-"""The files of runs and evaluations, also of unfinished or killed ones, read as the data of a page or in a summary."""
+"""The files of runs and evaluations, also of unfinished or killed ones, read as the data of a
+page or in a summary.
+"""
 
 import json
 import shlex
@@ -20,13 +22,17 @@ from bnpo.grading.rewards import BUILT_IN, reward_name
 from mathequal import final_answer
 
 NOT_KNOWN = ("remax", "beta", "weight")
-"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a weight)."""
+"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a
+weight)."""
 EVAL_TEXTS = 2
-"""Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others show a verdict only."""
+"""Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others
+show a verdict only."""
 
 
 def open_folder(folder: Path) -> dict:
-    """Return the config.json of a run, or {"protocol": protocol.json} of an evaluation. Raises InputError."""
+    """Return the config.json of a run, or {"protocol": protocol.json} of an evaluation. Raises
+    InputError.
+    """
     for path in (folder / "config.json", folder / "protocol.json"):
         if path.is_file():
             content = read_json(path, "name another folder")
@@ -35,13 +41,16 @@ def open_folder(folder: Path) -> dict:
                 return content
             if "suite" in content:
                 return {"protocol": content}
-    raise InputError(f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote")
+    raise InputError(
+        f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote"
+    )
 
 
 def run_data(folder: Path, config: dict) -> dict:
     """Return the run in `folder` with the settings `config`, finished or not, without its answers.
 
-    `lines` are those of metrics.jsonl. `config` has the settings that change what is learned, without the seed.
+    `lines` are those of metrics.jsonl. `config` has the settings that change what is learned,
+    without the seed.
     """
     return {
         "name": folder.resolve().name,
@@ -55,49 +64,74 @@ def run_data(folder: Path, config: dict) -> dict:
 
 def reward_ranges(config: Mapping) -> np.ndarray:
     """Return the lowest and the highest value [K, 2] of each reward of a run."""
-    return np.array([(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]])
+    return np.array(
+        [(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]]
+    )
 
 
 def rewards_of(rows: Sequence[dict], answers: int) -> np.ndarray | None:
-    """Return the rewards [n, m, K] in the rows of a file with m = `answers` to a question. None: rows are missing."""
+    """Return the rewards [n, m, K] in the rows of a file with m = `answers` to a question. None:
+    rows are missing.
+    """
     if not rows or len(rows) % answers:
         return None
-    return np.array([list(row["rewards"].values()) for row in rows], float).reshape(len(rows) // answers, answers, -1)
+    return np.array([list(row["rewards"].values()) for row in rows], float).reshape(
+        len(rows) // answers, answers, -1
+    )
 
 
 def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[float]] | None:
-    """Return the advantages [answers] of the rows of a file of rollouts by every estimator. None: as above."""
+    """Return the advantages [answers] of the rows of a file of rollouts by every estimator.
+    None: as above.
+    """
     rewards = rewards_of(rows, config["samples_per_question"])
     if rewards is None:
         return None
     lengths = np.reshape([row["tokens"] for row in rows], rewards.shape[:2])
-    settings = {name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")}
+    settings = {
+        name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")
+    }
     estimates = {}
     for algo in sorted(ALGORITHMS.keys() - set(NOT_KNOWN)):
         method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
-        advantages = compute_advantages(method, rewards, ranges=reward_ranges(config), lengths=lengths).values
+        advantages = compute_advantages(
+            method, rewards, ranges=reward_ranges(config), lengths=lengths
+        ).values
         estimates[algo] = advantages.ravel().round(9).tolist()  # sums that should be 0 may be 1e-17
     return estimates
 
 
 def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[tuple[dict, list]]:
-    """Yield the facts of every answer in the `rows` of a file, and its text as [text, final answer, tokens].
+    """Yield the facts of every answer in the `rows` of a file, and its text as [text, final answer,
+    tokens].
 
-    `reward` is the mean of all rewards, each mapped to [0, 1]. Tokens are texts, log-probabilities and sampler-learner
-    gaps, or None where they were not recorded.
+    `reward` is the mean of all rewards, each mapped to [0, 1]. Tokens are texts, log-probabilities
+    and sampler-learner gaps, or None where they were not recorded.
     """
     recorded = {}
-    for row in whole_json_lines(path.parent.parent / "tokens" / path.name) if path.parent.name == "rollouts" else []:
+    for row in (
+        whole_json_lines(path.parent.parent / "tokens" / path.name)
+        if path.parent.name == "rollouts"
+        else []
+    ):
         sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
         gap = None
         if row["learner"]:  # rounded to what a colour shows: these are most of a page's bytes
             gap = [float(f"{value:.2g}") for value in np.nan_to_num(row["learner"]) - sampler]
-        recorded[row["place"]] = {"texts": row["texts"], "logprobs": sampler.round(2).tolist(), "gap": gap}
+        recorded[row["place"]] = {
+            "texts": row["texts"],
+            "logprobs": sampler.round(2).tolist(),
+            "gap": gap,
+        }
     lowest, highest = reward_ranges(config).T  # [K]
     for place, row in enumerate(rows):
         rewards, tokens = list(row["rewards"].values()), recorded.get(place)
         final = final_answer(row["answer"], config["answer_tags"])
-        flags = {"cut off": row.get("cut_off"), "no box": final is None, "grading failed": row.get("failed")}
+        flags = {
+            "cut off": row.get("cut_off"),
+            "no box": final is None,
+            "grading failed": row.get("failed"),
+        }
         facts = {
             "place": place,  # of the text in its chunk
             "rewards": rewards,
@@ -111,7 +145,9 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
 
 
 def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
-    """Yield the evaluations of a run, or the one in `folder`: the verdicts of every problem, and texts of answers."""
+    """Yield the evaluations of a run, or the one in `folder`: the verdicts of every problem, and
+    texts of answers.
+    """
     is_evaluation = "protocol" in config
     for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
         samples = whole_json_lines(place / "samples.jsonl")
@@ -120,7 +156,13 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
         problems, texts = [], []
         for _, group in groupby(samples, key=lambda sample: (sample["dataset"], sample["index"])):
             answers = list(group)
-            problems.append([answers[0]["dataset"], answers[0]["id"], [int(answer["correct"]) for answer in answers]])
+            problems.append(
+                [
+                    answers[0]["dataset"],
+                    answers[0]["id"],
+                    [int(answer["correct"]) for answer in answers],
+                ]
+            )
             texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
         if problems:
             step = "" if is_evaluation else f", step {int(place.name[5:])}"
@@ -128,8 +170,9 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
 
 
 def eval_problems(config: dict) -> Iterator[tuple[str, list]]:
-    """Yield the problems that a run or an evaluation was evaluated on: data set and id, and question, reference,
-    subject and level. Problems whose data file is missing here are left out."""
+    """Yield the problems that a run or an evaluation was evaluated on: data set and id, and
+    question, reference, subject and level. Problems whose data file is missing here are left out.
+    """
     suite = config["protocol"]["suite"] if "protocol" in config else config.get("evaluated") or {}
     for name, dataset in suite.get("datasets", {}).items():
         path, rows = ROOT / dataset["data"], []
@@ -138,37 +181,58 @@ def eval_problems(config: dict) -> Iterator[tuple[str, list]]:
             columns = Columns(**{key: dataset[key] for key in asdict(Columns()) if key in dataset})
             problems = load_problems(path, columns)
             rows = [row for _, row in read_json_lines(path)] if ".jsonl" in path.suffixes else []
-        for problem, row in zip_longest(problems, rows, fillvalue={}):  # only JSON lines have subjects and levels
+        # Only JSON lines have subjects and levels
+        for problem, row in zip_longest(problems, rows, fillvalue={}):
             answer = (dataset.get("references") or {}).get(problem.id, problem.answer)
-            yield f"{name} {problem.id}", [problem.text, answer, row.get("subject"), row.get("level")]
+            yield (
+                f"{name} {problem.id}",
+                [problem.text, answer, row.get("subject"), row.get("level")],
+            )
 
 
 def why_ended(run: Path) -> str:
     """Return the reason in the run's end.json."""
     end = run / "end.json"
-    return json.loads(end.read_text(encoding="utf-8"))["why"] if end.exists() else "still running or killed"
+    return (
+        json.loads(end.read_text(encoding="utf-8"))["why"]
+        if end.exists()
+        else "still running or killed"
+    )
 
 
 def summary(run: Path) -> str:
-    """Return a run's last step, why it ended, its first and last scores, what failed, and its seconds per phase.
+    """Return a run's last step, why it ended, its first and last scores, what failed, and its
+    seconds per phase.
 
     Raises InputError for a folder without metrics.
     """
     lines = whole_json_lines(run / "metrics.jsonl")
     if not lines:
-        raise InputError(f"{run}: has no metrics.jsonl with a step in it. Name the folder of a run that has started")
-    values: dict[str, list[float]] = defaultdict(list)  # of every metric, without those of steps that did not log it
+        raise InputError(
+            f"{run}: has no metrics.jsonl with a step in it. Name the folder of a run that has "
+            "started"
+        )
+    # Of every metric, without those of steps that did not log it
+    values: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         for name, value in line.items():
             if value is not None:
                 values[name].append(value)
     rows = {"run": f"{run}: {why_ended(run)} after step {lines[-1]['step']}"}
-    metrics = {"reward": "reward/mean", "pass@1": "eval/average", "answer tokens": "answers/mean_tokens"}
+    metrics = {
+        "reward": "reward/mean",
+        "pass@1": "eval/average",
+        "answer tokens": "answers/mean_tokens",
+    }
     for name, metric in metrics.items():
         if metric in values:
             rows[name] = f"{values[metric][0]:.4g} -> {values[metric][-1]:.4g}"
-    kinds = [name for name in values if name == "reward/timeouts" or name.startswith("reward/errors/")]
-    failures = [f"{name.rpartition('/')[2]} {sum(values[name]):.0f}" for name in kinds if any(values[name])]
+    kinds = [
+        name for name in values if name == "reward/timeouts" or name.startswith("reward/errors/")
+    ]
+    failures = [
+        f"{name.rpartition('/')[2]} {sum(values[name]):.0f}" for name in kinds if any(values[name])
+    ]
     if failures:
         rows["failed rewards"] = ", ".join(failures)
     findings = run / "findings.json"
@@ -176,7 +240,11 @@ def summary(run: Path) -> str:
         for finding in json.loads(findings.read_text(encoding="utf-8")):
             rows[f"first steps: {finding['kind']}"] = finding["text"]
     # `total` is that of a step, in which neither evaluations nor watched questions count.
-    seconds = {name.removeprefix("seconds/"): fmean(values[name]) for name in values if name.startswith("seconds/")}
+    seconds = {
+        name.removeprefix("seconds/"): fmean(values[name])
+        for name in values
+        if name.startswith("seconds/")
+    }
     phases = sorted(seconds, key=seconds.get, reverse=True)
     rows["mean seconds"] = ", ".join(f"{phase} {seconds[phase]:.3g}" for phase in phases)
     rows["page"] = shlex.join(["python", "-m", "bnpo.report", str(run)])

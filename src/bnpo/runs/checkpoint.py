@@ -1,4 +1,6 @@
-"""Checkpoints of a run: how they are written, found again, and described, and how a run's folder is rewound to one."""
+"""Checkpoints of a run: how they are written, found again, and described, and how a run's folder
+is rewound to one.
+"""
 
 import os
 import shlex
@@ -37,7 +39,9 @@ FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: trainer/progress.json. Later steps depend on this, the weights and the optimizer only."""
+    """How far a run is: trainer/progress.json. Later steps depend on this, the weights and the
+    optimizer only.
+    """
 
     step: int = 0  # steps that are done; 0: there is no checkpoint
     place: int = 0  # behind the last question, in the order of `questions_at`
@@ -50,34 +54,47 @@ class Progress:
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders of the complete checkpoints of a run, oldest first."""
     folders = (run / "checkpoints").glob("step-*")
-    return sorted((path for path in folders if step_of(path) is not None and not path.suffix), key=step_of)
+    return sorted(
+        (path for path in folders if step_of(path) is not None and not path.suffix), key=step_of
+    )
 
 
 def save_checkpoint(
-    learner: Learner, tokenizer: PreTrainedTokenizerBase, run: Path, progress: Progress, card: str, keep: int
+    learner: Learner,
+    tokenizer: PreTrainedTokenizerBase,
+    run: Path,
+    progress: Progress,
+    card: str,
+    keep: int,
 ) -> None:
-    """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete old checkpoints.
+    """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete
+    old checkpoints.
 
-    The folder is a Hugging Face model, or a peft adapter (see `save_model`), with the model card `card`. Its subfolder
-    trainer/ holds each rank's part of the optimizer, and `progress`. A collective. Raises InputError on the rank that
-    cannot write. Earlier checkpoints then stay as they are.
+    The folder is a Hugging Face model, or a peft adapter (see `save_model`), with the model card
+    `card`. Its subfolder trainer/ holds each rank's part of the optimizer, and `progress`. A
+    collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as
+    they are.
     """
     rank_0 = dist.get_rank() == 0
     folder = checkpoint_folder(run, progress.step)
-    # The folder gets its name when all files are on disk. A checkpoint is therefore complete or absent.
+    # The folder gets its name when all files are on disk. A checkpoint is therefore complete or
+    # absent.
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     trainer = unfinished / "trainer"
     with writing(unfinished):
         if rank_0:
             delete(unfinished)
             trainer.mkdir(parents=True)
-            write_json(trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size())))
+            write_json(
+                trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size()))
+            )
             (unfinished / "README.md").write_text(card, encoding="utf-8")
-        # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of DeepSpeed, so that no
-        # rank writes into trainer/ before rank 0 has created it.
+        # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of
+        # DeepSpeed, so that no rank writes into trainer/ before rank 0 has created it.
         save_model(learner, tokenizer, unfinished, merged_too=progress.best_step == progress.step)
         learner.save(trainer)
-        for file in unfinished.rglob("*"):  # whoever wrote it: flushing what is on disk costs nothing
+        # Whoever wrote it: flushing what is on disk costs nothing
+        for file in unfinished.rglob("*"):
             flush(file)
         dist.barrier()  # all ranks have flushed their files, and rank 0 may rename the folder
         if rank_0:
@@ -86,14 +103,18 @@ def save_checkpoint(
             flush(folder.parent)
             link_checkpoints(run, progress)
             delete_old_checkpoints(run, keep)
-    # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint has its name.
+    # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint
+    # has its name.
     dist.barrier()
 
 
-def save_model(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path, merged_too: bool) -> None:
+def save_model(
+    learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path, merged_too: bool
+) -> None:
     """Write a Hugging Face model to `folder`. With LoRA, write a peft adapter.
 
-    With `merged_too` the adapter's subfolder merged/ gets the model with the adapter in its weights. A collective.
+    With `merged_too` the adapter's subfolder merged/ gets the model with the adapter in its
+    weights. A collective.
     """
     rank_0 = dist.get_rank() == 0
     if rank_0:
@@ -112,21 +133,27 @@ def save_model(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Pat
 def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the model's config, its generation config, and the tokenizer."""
     learner.model.config.save_pretrained(folder)
-    # Not the generation config of the base model, since transformers refuses to write some of its sampling settings.
-    # But the tokens at which vLLM ends answers of the base model must end those of the checkpoint, too.
+    # Not the generation config of the base model, since transformers refuses to write some of its
+    # sampling settings. But the tokens at which vLLM ends answers of the base model must end those
+    # of the checkpoint, too.
     own = learner.model.generation_config.eos_token_id
     ends = {*stop_token_ids(tokenizer), *(own if isinstance(own, list) else [own])} - {None}
-    start_and_padding = {"bos_token_id": tokenizer.bos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    start_and_padding = {
+        "bos_token_id": tokenizer.bos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
     GenerationConfig(eos_token_id=sorted(ends), **start_and_padding).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def save_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Write the weights of a partitioned `model` as safetensors files of at most FILE_BYTES (or one tensor each).
+    """Write the weights of a partitioned `model` as safetensors files of at most FILE_BYTES (or one
+    tensor each).
 
     A collective. Rank 0 writes, and holds no more than a file and a tensor at once.
     """
-    # Their names contain the number of files, so all weights are gathered once before, for their sizes.
+    # Their names contain the number of files, so all weights are gathered once before, for their
+    # sizes.
     sizes = {name: tensor.to("meta") for name, tensor in whole_weights(model, tied_too=False)}
     plan = split_torch_state_dict_into_shards(sizes, max_shard_size=FILE_BYTES)
     files: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)  # that are not complete yet
@@ -142,7 +169,9 @@ def save_weights(model: torch.nn.Module, folder: Path) -> None:
 
 
 def delete_old_checkpoints(run: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints (0: none), except those that run/last and run/best link to."""
+    """Delete all but the newest `keep` checkpoints (0: none), except those that run/last and
+    run/best link to.
+    """
     linked = [(run / name).resolve() for name in ("last", "best")]
     for folder in checkpoints(run)[:-keep] if keep else []:
         if folder.resolve() not in linked:
@@ -151,7 +180,9 @@ def delete_old_checkpoints(run: Path, keep: int) -> None:
 
 
 def link_checkpoints(run: Path, progress: Progress) -> None:
-    """Let run/last and run/best link to their checkpoints, each atomically. Without its checkpoint there is no link."""
+    """Let run/last and run/best link to their checkpoints, each atomically. Without its
+    checkpoint there is no link.
+    """
     for name, step in (("last", progress.step), ("best", progress.best_step)):
         link, folder = run / f".{name}.unfinished", checkpoint_folder(run, step)
         (link if folder.is_dir() else run / name).unlink(missing_ok=True)
@@ -162,7 +193,9 @@ def link_checkpoints(run: Path, progress: Progress) -> None:
 
 
 def find_checkpoint(run: Path, ranks: int) -> Progress:
-    """Return the progress in a run's newest checkpoint. Raises InputError for damage or another number of ranks."""
+    """Return the progress in a run's newest checkpoint. Raises InputError for damage or another
+    number of ranks.
+    """
     folders = checkpoints(run)
     if not folders:
         return Progress()
@@ -174,26 +207,41 @@ def find_checkpoint(run: Path, ranks: int) -> Progress:
         if progress.step != step_of(folder):
             raise InputError(f"{trainer / 'progress.json'}: is of step {progress.step}")
     except (InputError, TypeError) as error:
-        raise InputError(f"{error}. Delete {folder}; --resume then continues from the checkpoint before it") from error
+        raise InputError(
+            f"{error}. Delete {folder}; --resume then continues from the checkpoint before it"
+        ) from error
     # The converter writes the file latest_universal last.
     if progress.ranks != ranks and not (trainer / "latest_universal").exists():
-        convert = ["python", "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", str(trainer / "zero")]
+        convert = [
+            "python",
+            "-m",
+            "deepspeed.checkpoint.ds_to_universal",
+            "--input_folder",
+            str(trainer / "zero"),
+        ]
         convert += ["--output_folder", str(trainer / "universal")]
-        problem = f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} ranks"
+        problem = (
+            f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} "
+            "ranks"
+        )
         raise InputError(f"{problem}, or convert it: {shlex.join(convert)}")
     return progress
 
 
 def rewind(run: Path, progress: Progress) -> None:
-    """Delete from a run's folder what is later than `progress`, since it will be written again. Rank 0 only."""
+    """Delete from a run's folder what is later than `progress`, since it will be written again.
+    Rank 0 only.
+    """
     # Without a checkpoint the evaluation before the first step (step 0) is repeated, too.
     last_step = progress.step or -1
     with writing(run):
         (run / "end.json").unlink(missing_ok=True)
         metrics = run / "metrics.jsonl"
-        # An incomplete last line is dropped. It is later than any checkpoint, since each line is flushed to disk
-        # before the checkpoint of its step is written.
-        write_json_lines(metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step])
+        # An incomplete last line is dropped. It is later than any checkpoint, since each line is
+        # flushed to disk before the checkpoint of its step is written.
+        write_json_lines(
+            metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step]
+        )
         for folder in STEP_FOLDERS:
             for path in (run / folder).glob("step-*"):
                 step = step_of(path)  # None for a user's own file
@@ -201,15 +249,20 @@ def rewind(run: Path, progress: Progress) -> None:
                     delete(path)
         for path in run.glob("checkpoints/.*.unfinished"):
             delete(path)
-        # Links are wrong if the run was killed before it set them, or if the user has deleted a damaged checkpoint.
+        # Links are wrong if the run was killed before it set them, or if the user has deleted a
+        # damaged checkpoint.
         link_checkpoints(run, progress)
 
 
 def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
-    """Return the card of the checkpoint of `step`: base model, method, data `sources` and command of the run."""
+    """Return the card of the checkpoint of `step`: base model, method, data `sources` and
+    command of the run.
+    """
     base, settings = config.data.model, flat_settings(config)
     on_hub = None if os.path.isdir(base) else base  # the hub refuses paths here
-    metadata = ModelCardData(base_model=on_hub, pipeline_tag="text-generation", tags=["reinforcement-learning", "bnpo"])
+    metadata = ModelCardData(
+        base_model=on_hub, pipeline_tag="text-generation", tags=["reinforcement-learning", "bnpo"]
+    )
     method = ("algo", "questions_per_step", "samples_per_question", "lr", "rewards", "seed")
     arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
     lines = [
@@ -219,5 +272,7 @@ def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
         f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`",
     ]
     for name, facts in sources.items():
-        lines.append(f"- **Data**: {name}, {', '.join(f'{fact} {value}' for fact, value in facts.items())}")
+        lines.append(
+            f"- **Data**: {name}, {', '.join(f'{fact} {value}' for fact, value in facts.items())}"
+        )
     return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"

@@ -1,6 +1,8 @@
-"""What the first answers of a run say about its success: nothing to learn from, cut off, no final answer, failing.
+"""What the first answers of a run say about its success: nothing to learn from, cut off, no final
+answer, failing.
 
-`scripts/check_task.py` prints these findings before a run. A run prints them once, after its first steps.
+`scripts/check_task.py` prints these findings before a run. A run prints them once, after its first
+steps.
 """
 
 from collections import Counter
@@ -14,50 +16,95 @@ from bnpo.rollouts import Rollouts, Task, has_signal
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MOST_TEXTS = 256  # answers that are decoded to look for a final answer in them
-ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1  # shares from which on, and up to which, something is worth a line
-ALL_SAME = {  # what to do if a reward has one value for all answers: the lowest, the highest, or another
-    "lowest": "nothing is ever right; read some answers beside their references, and take easier problems",
+# Shares from which on, and up to which, something is worth a line
+ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1
+# What to do if a reward has one value for all answers: the lowest, the highest, or another
+ALL_SAME = {
+    "lowest": (
+        "nothing is ever right; read some answers beside their references, and take easier problems"
+    ),
     "highest": "nothing is left to learn; take harder problems",
     "equal": "correct the function, which must tell answers apart",
 }
 
 
 def unstated_share(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> float:
-    """Return the share of the answers of some `steps` without a final answer, from at most MOST_TEXTS of them."""
-    answers = [answer.token_ids for step in steps for group in step.answers for answer in group]  # [N]
-    texts = task.tokenizer.batch_decode(answers[:: -(-len(answers) // MOST_TEXTS)], skip_special_tokens=True)
-    return float(np.mean([stated_answer(text, config.data.grader, task.answer_tags) is None for text in texts]))
+    """Return the share of the answers of some `steps` without a final answer, from at most
+    MOST_TEXTS of them.
+    """
+    # [N]
+    answers = [answer.token_ids for step in steps for group in step.answers for answer in group]
+    texts = task.tokenizer.batch_decode(
+        answers[:: -(-len(answers) // MOST_TEXTS)], skip_special_tokens=True
+    )
+    return float(
+        np.mean(
+            [stated_answer(text, config.data.grader, task.answer_tags) is None for text in texts]
+        )
+    )
 
 
 def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dict[str, str]]:
-    """Return what keeps a run with the answers of these `steps` from learning, the most certain first."""
+    """Return what keeps a run with the answers of these `steps` from learning, the most certain
+    first.
+    """
     names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
     rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
     failed = np.concatenate([step.failed for step in steps]).mean()
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
     unstated, mixed = unstated_share(steps, task, config), has_signal(rewards, weights).mean()
     findings: list[tuple[str, str]] = []  # kinds and texts
-    users = [name for name, reward in zip(names, config.data.rewards, strict=True) if reward not in BUILT_IN]
+    users = [
+        name
+        for name, reward in zip(names, config.data.rewards, strict=True)
+        if reward not in BUILT_IN
+    ]
     if failed > (0 if users else FEW):
         failures = sum((step.failures for step in steps), Counter())
         kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
-        text = f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as the lowest value; "
-        findings.append(("failing", text + f"look at {', '.join(users or names)}, and at the lines `grading:` above"))
-    if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):  # with a signal, a policy learns to end its answers
-        text = f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
+        text = (
+            f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as "
+            "the lowest value; "
+        )
+        findings.append(
+            (
+                "failing",
+                text + f"look at {', '.join(users or names)}, and at the lines `grading:` above",
+            )
+        )
+    # With a signal, a policy learns to end its answers
+    if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):
+        text = (
+            f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
+        )
         findings.append(("cut_off", text))
     if unstated >= MANY and "accuracy" in names:
         lacks = "number" if config.data.grader == "last_number" else "\\boxed{}"
-        text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it (--system-prompt), or take "
-        findings.append(("no_final_answer", text + "the last number in its place (--grader last_number)"))
-    for k in np.flatnonzero(weights or np.ones(len(names))):  # rewards with weight 0 are only recorded
+        text = (
+            f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it "
+            "(--system-prompt), or take "
+        )
+        findings.append(
+            ("no_final_answer", text + "the last number in its place (--grader last_number)")
+        )
+    # Rewards with weight 0 are only recorded
+    for k in np.flatnonzero(weights or np.ones(len(names))):
         value, (lowest, highest) = rewards[0, 0, k], task.grader.ranges[k]
         if (rewards[:, :, k] == value).all():
             kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
-            text = f"the reward {names[k]} is {value:g} for all {rewards[:, :, k].size} answers: {ALL_SAME[kind]}"
+            text = (
+                f"the reward {names[k]} is {value:g} for all {rewards[:, :, k].size} answers: "
+                f"{ALL_SAME[kind]}"
+            )
             findings.append((f"all_{kind}", text))
     if mixed <= FEW and not any(kind.startswith("all_") for kind, _ in findings):
-        text = f"only {mixed:.0%} of the questions have answers with different rewards, and the others give "
-        text += "no gradient; raise --samples-per-question or --temperature, or take easier or harder problems"
+        text = (
+            f"only {mixed:.0%} of the questions have answers with different rewards, and the "
+            "others give "
+        )
+        text += (
+            "no gradient; raise --samples-per-question or --temperature, or take easier or harder "
+            "problems"
+        )
         findings.append(("few_mixed_groups", text))
     return [{"kind": kind, "text": text} for kind, text in findings]

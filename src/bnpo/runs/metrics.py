@@ -27,7 +27,8 @@ class Step:
     fits: list[BetaFit]  # of BNPO: one, or one per reward
     update_metrics: dict[str, float]  # of `Learner.update`, like the next
     old_logprobs: dict[int, np.ndarray]
-    sync_difference: float  # mean |sampler's - learner's log-probability| of one answer after the weight sync
+    # Mean |sampler's - learner's log-probability| of one answer after the weight sync
+    sync_difference: float
     stopwatch: Stopwatch
 
     def metrics(self, config: TrainConfig) -> dict[str, float]:
@@ -35,7 +36,10 @@ class Step:
         rollouts, failures = self.rollouts, self.rollouts.failures
         reward_names = list(map(reward_name, config.data.rewards))
         rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
-        logprobs = np.concatenate([answer.logprobs for group in rollouts.answers for answer in group])  # [tokens]
+        # [tokens]
+        logprobs = np.concatenate(
+            [answer.logprobs for group in rollouts.answers for answer in group]
+        )
         n = len(rewards)
         metrics = self.update_metrics | {
             "reward/mean": rewards.mean(),
@@ -45,7 +49,8 @@ class Step:
             "reward/errors": failures.total() - failures["timeout"],
             "groups/all_equal": (~has_signal(rewards, config.method.reward_weights)).mean(),
             "advantage/std": self.advantages.std(),
-            # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra pass.
+            # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra
+            # pass.
             "entropy": -logprobs.mean(),
             "answers/mean_tokens": lengths.mean(),
             "answers/max_tokens": lengths.max(),
@@ -55,24 +60,45 @@ class Step:
         }
         if config.batch.resample_rounds:
             metrics["groups/drawn"] = n
-        metrics |= {f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"}
-        metrics |= {f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)}
+        metrics |= {
+            f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"
+        }
+        metrics |= {
+            f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)
+        }
         for k, fit in enumerate(self.fits):
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
-            values = {"E": fit.mean, "V": fit.variance, "a": fit.a, "b": fit.b, "alpha": fit.alpha, "beta": fit.beta}
-            metrics |= {prefix + name: value for name, value in (values | {"edge": bool(fit.edge)}).items()}
-        metrics = {name: float(value) for name, value in metrics.items()} | {"sync/difference": self.sync_difference}
-        return metrics | speed_metrics(metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name())
+            values = {
+                "E": fit.mean,
+                "V": fit.variance,
+                "a": fit.a,
+                "b": fit.b,
+                "alpha": fit.alpha,
+                "beta": fit.beta,
+            }
+            metrics |= {
+                prefix + name: value for name, value in (values | {"edge": bool(fit.edge)}).items()
+            }
+        metrics = {name: float(value) for name, value in metrics.items()} | {
+            "sync/difference": self.sync_difference
+        }
+        return metrics | speed_metrics(
+            metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name()
+        )
 
 
 def eval_metrics(results: dict) -> dict[str, float]:
     """Return the scores of an evaluation as metrics.jsonl names them."""
     scores = product(results["results"], ("pass1", "se", "mean_tokens", "truncated"))
-    of_datasets = {f"eval/{dataset}/{score}": results["results"][dataset][score] for dataset, score in scores}
+    of_datasets = {
+        f"eval/{dataset}/{score}": results["results"][dataset][score] for dataset, score in scores
+    }
     return {"eval/average": results["average"]["pass1"]} | of_datasets
 
 
-def rollout_rows(task: Task, rollouts: Rollouts, advantages: np.ndarray | None = None) -> list[dict]:
+def rollout_rows(
+    task: Task, rollouts: Rollouts, advantages: np.ndarray | None = None
+) -> list[dict]:
     """Return one row per answer, with `advantages` [n, m] if given."""
     reward_names, rows = list(map(reward_name, task.grader.rewards)), []
     for i, question in enumerate(rollouts.questions):
@@ -96,9 +122,11 @@ def rollout_rows(task: Task, rollouts: Rollouts, advantages: np.ndarray | None =
 
 
 def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray]) -> list[dict]:
-    """Return TOKEN_GROUPS groups token by token, the first trained ones with a signal, one row per answer.
+    """Return TOKEN_GROUPS groups token by token, the first trained ones with a signal, one row per
+    answer.
 
-    `learner_logprobs` [tokens] are from before the update, by index of the trained answer. Some answers have none.
+    `learner_logprobs` [tokens] are from before the update, by index of the trained answer. Some
+    answers have none.
     """
     rollouts, (_, m) = step.rollouts, step.advantages.shape
     rows, trained = [], enumerate(rollouts.trained.tolist())  # Python's integers, which JSON knows
@@ -106,7 +134,11 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     for k, group in with_signal[:TOKEN_GROUPS]:
         for j, answer in enumerate(rollouts.answers[group]):
             learner = learner_logprobs.get(k * m + j)
-            row = {"id": task.problems[rollouts.questions[group]].id, "sample": j, "ids": answer.token_ids}
+            row = {
+                "id": task.problems[rollouts.questions[group]].id,
+                "sample": j,
+                "ids": answer.token_ids,
+            }
             row["place"] = group * m + j  # in the file of all answers, as ids need not be unique
             row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
             row["sampler"] = answer.logprobs.tolist()
@@ -116,6 +148,8 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
 
 
 def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
-    """Return the text of a token, or its name in the vocabulary where its bytes alone are no text."""
+    """Return the text of a token, or its name in the vocabulary where its bytes alone are no
+    text.
+    """
     text = tokenizer.decode([token])
     return tokenizer.convert_ids_to_tokens(token) if "\ufffd" in text else text

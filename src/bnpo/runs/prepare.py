@@ -13,18 +13,38 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
-from bnpo.data import asks_for_tags, chat_template, content_hash, encode_problems, load_sources, stop_token_ids
+from bnpo.data import (
+    asks_for_tags,
+    chat_template,
+    content_hash,
+    encode_problems,
+    load_sources,
+    stop_token_ids,
+)
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning import MemoryPlan, plan_here
-from bnpo.policy.folder import MERGED, adapter_base, check_model, load_tokenizer, model_folder, model_hash
+from bnpo.policy.folder import (
+    MERGED,
+    adapter_base,
+    check_model,
+    load_tokenizer,
+    model_folder,
+    model_hash,
+)
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress, find_checkpoint
-from bnpo.runs.folder import check_apart, check_changes, check_output_dir, checkpoint_folder, lock_run
+from bnpo.runs.folder import (
+    check_apart,
+    check_changes,
+    check_output_dir,
+    checkpoint_folder,
+    lock_run,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +54,8 @@ class PreparedRun:
     config: TrainConfig
     task: Task
     evaluation: Evaluation | None  # None: no evaluation during training
-    model: Path  # folder from which both load: the checkpoint, or the model of a new run or under an adapter
+    # Folder from which both load: the checkpoint, or the model of a new run or under an adapter
+    model: Path
     engine: EngineSettings
     memory_plan: MemoryPlan
     resumed: bool  # the folder holds the run already, with or without a checkpoint
@@ -52,17 +73,23 @@ class PreparedRun:
         count, n = len(self.task.problems), batch.questions_per_step
         if batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
             return batch.epochs * (count // n)
-        # Counted from here, since a resumed run may have made its first steps with another number of questions.
+        # Counted from here, since a resumed run may have made its first steps with another number
+        # of questions.
         epoch, asked = divmod(self.progress.place, count)
         return self.progress.step + (count - asked) // n + (batch.epochs - epoch - 1) * (count // n)
 
     def check_agreement(self) -> None:
-        """Raise InputError on all ranks if one has read other data or another checkpoint than rank 0. A collective."""
+        """Raise InputError on all ranks if one has read other data or another checkpoint than
+        rank 0. A collective.
+        """
         everyone = gather((self.progress, self.steps, self.data_facts))
         for rank, read in enumerate(everyone):
             if read != everyone[0]:
                 problem = f"rank {rank} has other data than rank 0, or another checkpoint in"
-                raise InputError(f"{problem} {self.config.folder.output_dir}. All machines must see the same files")
+                raise InputError(
+                    f"{problem} {self.config.folder.output_dir}. All machines must see the same "
+                    "files"
+                )
 
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""
@@ -72,20 +99,27 @@ class PreparedRun:
             if value != of_preset[name] and name not in ("preset", "output_dir"):
                 print(f"  {name:<24} {value!s:<24} preset: {of_preset[name]}")
         dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
-        questions = f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} tokens)"
+        questions = (
+            f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} "
+            "tokens)"
+        )
         batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
         print(f"{questions}, {self.steps} steps of {batches}", flush=True)
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
-    """Check and read all that a run needs, cheapest first, and lock its folder. No collective. Raises InputError."""
+    """Check and read all that a run needs, cheapest first, and lock its folder. No collective.
+    Raises InputError.
+    """
     if "RANK" not in os.environ:
         raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     folder = config.folder.output_dir
     if config.hardware.dtype == "float16" and not trains_in_float16():
-        raise InputError("--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16")
+        raise InputError(
+            "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
+        )
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
@@ -96,7 +130,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     else:
         model = model_folder(config.data.model, weights=False)
         if adapter_base(model):
-            raise InputError(f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first")
+            raise InputError(
+                f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it "
+                "first"
+            )
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -121,8 +158,15 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
     check_format(config.data.rewards, tokenizer.decode(prompts[0]))
     tags = asks_for_tags(tokenizer, problems=kept_problems)
-    facts = {"data_sha256": content_hash(problems), "questions_dropped": len(problems) - len(kept_problems)}
-    facts |= {"data_sources": source_facts, "answer_tags": tags, "stop_token_ids": stop_token_ids(tokenizer)}
+    facts = {
+        "data_sha256": content_hash(problems),
+        "questions_dropped": len(problems) - len(kept_problems),
+    }
+    facts |= {
+        "data_sources": source_facts,
+        "answer_tags": tags,
+        "stop_token_ids": stop_token_ids(tokenizer),
+    }
     facts |= input_hashes(config, model, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
@@ -133,39 +177,59 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if lock and not resumed:
         check_output_dir(config)
     data, example = config.data, kept_problems[0].answer
-    grader = Grader(data.rewards, grader=data.grader, users_range=data.reward_range, example=example)
+    grader = Grader(
+        data.rewards, grader=data.grader, users_range=data.reward_range, example=example
+    )
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
-    return PreparedRun(config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock)
+    return PreparedRun(
+        config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
+    )
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of `model` with the run's template. Raises InputError if the model cannot be trained."""
+    """Return the tokenizer of `model` with the run's template. Raises InputError if the model
+    cannot be trained.
+    """
     check_model(model, longest)
     tokenizer, data = load_tokenizer(model, longest), config.data
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.
-    tokenizer.chat_template = chat_template(tokenizer, data.template, data.system_prompt, data.thinking)
+    tokenizer.chat_template = chat_template(
+        tokenizer, data.template, data.system_prompt, data.thinking
+    )
     return tokenizer
 
 
 def check_format(rewards: Sequence[str], prompt: str) -> None:
     """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
     if "format" in rewards and prompt.rstrip().endswith("<think>"):
-        problem = "--rewards format: the chat template opens <think> itself, so no answer has that tag"
-        raise InputError(f"{problem}; take --thinking off, another --template, or a reward of your own")
+        problem = (
+            "--rewards format: the chat template opens <think> itself, so no answer has that tag"
+        )
+        raise InputError(
+            f"{problem}; take --thinking off, another --template, or a reward of your own"
+        )
 
 
-def input_hashes(config: TrainConfig, model: Path, prompts: list, evaluation: Evaluation | None) -> dict:
-    """Return hashes of what a run reads by a name, so that --resume notices other content under the same names."""
+def input_hashes(
+    config: TrainConfig, model: Path, prompts: list, evaluation: Evaluation | None
+) -> dict:
+    """Return hashes of what a run reads by a name, so that --resume notices other content under
+    the same names.
+    """
     users = [reward for reward in config.data.rewards if ":" in reward]
     sources = {reward: sorted(local_sources(Path(reward.rpartition(":")[0]))) for reward in users}
     hashes = {
         # They depend on the chat template, which may write the date, and on the tokenizer.
         "prompts_sha256": _sha256(json.dumps(prompts)),
-        "reward_sha256": {reward: " ".join(map(file_hash, files)) for reward, files in sources.items()},
+        "reward_sha256": {
+            reward: " ".join(map(file_hash, files)) for reward, files in sources.items()
+        },
         "evaluated": {},
     }
     if evaluation:
-        hashes["evaluated"] = evaluation.hashed_suite() | {"prompts_sha256": _sha256(json.dumps(evaluation.prompts))}
+        hashes["evaluated"] = evaluation.hashed_suite() | {
+            "prompts_sha256": _sha256(json.dumps(evaluation.prompts))
+        }
     if config.update.lora_rank:  # checkpoints hold the adapter only
         hashes["base_sha256"] = model_hash(model)
     return hashes

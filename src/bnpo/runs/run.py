@@ -1,4 +1,6 @@
-"""What surrounds the steps of a run: loading the models, evaluations, records, checkpoints, and the run's end."""
+"""What surrounds the steps of a run: loading the models, evaluations, records, checkpoints, and
+the run's end.
+"""
 
 import time
 from collections import ChainMap
@@ -29,7 +31,8 @@ from bnpo.runs.tracking import Tracker
 
 
 class Run:
-    """Context manager around the steps of a run. All ranks must call its public methods at the same points.
+    """Context manager around the steps of a run. All ranks must call its public methods at the same
+    points.
 
     `progress` says how far the run is. At the end <run>/end.json gets the last step and the reason.
     """
@@ -38,7 +41,8 @@ class Run:
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
         self._folder = prepared.config.folder.output_dir
         self._tracker: Tracker | None = None  # only rank 0 has one
-        self._first_rollouts: list[Rollouts] = []  # of the first steps, until `_look_at_first_answers` has used them
+        # Of the first steps, until `_look_at_first_answers` has used them
+        self._first_rollouts: list[Rollouts] = []
         self.progress = prepared.progress
 
     def __enter__(self) -> "Run":
@@ -62,34 +66,46 @@ class Run:
     def _write_end(self, why: str) -> None:
         """Write end.json. Rank 0 only."""
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
-            write_json(self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]})
+            write_json(
+                self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]}
+            )
 
     def start(self) -> tuple[Learner, Sampler, float]:
-        """Load the models, open the metrics, and return learner, sampler and the bound of `measure_sync`.
+        """Load the models, open the metrics, and return learner, sampler and the bound of
+        `measure_sync`.
 
-        Without a checkpoint the model is evaluated and answers the watched questions, as step 0. Raises InputError if
-        a rank has read other data or another checkpoint than rank 0, or as `prove_start` does.
+        Without a checkpoint the model is evaluated and answers the watched questions, as step 0.
+        Raises InputError if a rank has read other data or another checkpoint than rank 0, or as
+        `prove_start` does.
         """
         prepared, config, checkpoint = self._prepared, self._config, self._prepared.checkpoint
         prepared.check_agreement()
         rank_0, tokenizer = dist.get_rank() == 0, prepared.task.tokenizer
         if rank_0:
             prepared.describe()
-        # If the number of ranks has changed, this checkpoint is a converted one: `find_checkpoint` refuses others.
+        # If the number of ranks has changed, this checkpoint is a converted one: `find_checkpoint`
+        # refuses others.
         converted = checkpoint is not None and self.progress.ranks != dist.get_world_size()
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         with gloo_with_one_thread():
-            self._learner = Learner(str(prepared.model), len(tokenizer), config, universal=converted)
+            self._learner = Learner(
+                str(prepared.model), len(tokenizer), config, universal=converted
+            )
         share = sampler_share(prepared.memory_plan, config)
-        self._sampler = Sampler(str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share))
+        self._sampler = Sampler(
+            str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share)
+        )
         if checkpoint:
-            self._learner.load(checkpoint / "trainer")  # `prove_start` then gives the sampler the loaded weights
+            # `prove_start` then gives the sampler the loaded weights
+            self._learner.load(checkpoint / "trainer")
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
             facts = prepared.data_facts
             if share is not None:  # on GPUs
-                facts = facts | {"sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}}
+                facts = facts | {
+                    "sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}
+                }
             if prepared.resumed:
                 rewind(self._folder, self.progress)
                 print(f"continuing after step {self.progress.step}", flush=True)
@@ -110,11 +126,14 @@ class Run:
         return self.progress.step < self._prepared.steps and not self._stopping
 
     def _is_due(self, every: int, step: int) -> bool:
-        """Return whether `step` is a multiple of `every`, or the last step. If `every` is 0, it never is."""
+        """Return whether `step` is a multiple of `every`, or the last step. If `every` is 0, it
+        never is.
+        """
         return every > 0 and (step % every == 0 or step == self._prepared.steps)
 
     def _evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step` (0: before the first), {} if it is not evaluated then.
+        """Return the scores of the model after `step` (0: before the first), {} if it is not
+        evaluated then.
 
         A new best one is noted, and then saved by `save`.
         """
@@ -122,14 +141,18 @@ class Run:
             return {}
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
-        results = evaluate_live(prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint)
+        results = evaluate_live(
+            prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint
+        )
         score = results["average"]["pass1"]
         if step and score > self.progress.best:  # the starting model (step 0) needs no checkpoint
             self.progress = replace(self.progress, best=score, best_step=step)
         return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
 
     def _watch(self, step: int) -> dict[str, float]:
-        """Let the model after `step` answer the watched questions, if it is their turn, and return the seconds."""
+        """Let the model after `step` answer the watched questions, if it is their turn, and
+        return the seconds.
+        """
         logging = self._config.logging
         if not (logging.watch_questions and self._is_due(logging.rollouts_every, step)):
             return {}
@@ -137,31 +160,50 @@ class Run:
         questions = watched_questions(len(task.problems), logging.watch_questions)
         watched = collect(task, [questions], WATCHED, self._sampler, self._config, Stopwatch())
         if self._tracker:
-            write_json_lines(self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, watched))
+            write_json_lines(
+                self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, watched)
+            )
         return {"seconds/watch": float(watched.sampling_seconds.max())}  # of the slowest rank
 
     def record(self, step: Step) -> None:
-        """Evaluate and count the step, write its metrics, and its answers and a checkpoint if they are due.
+        """Evaluate and count the step, write its metrics, and its answers and a checkpoint if they
+        are due.
 
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
         task, config = self._prepared.task, self._config
         scores, watched = self._evaluate(step.number), self._watch(step.number)
         bad_steps = self.progress.bad_steps + 1 if step.update_metrics["updates/skipped"] else 0
-        self.progress = replace(self.progress, step=step.number, place=step.place, bad_steps=bad_steps)
+        self.progress = replace(
+            self.progress, step=step.number, place=step.place, bad_steps=bad_steps
+        )
         if self._tracker:
-            self._tracker.log(step.number, step.metrics(config) | scores | watched | {"bad_steps": bad_steps})
+            self._tracker.log(
+                step.number, step.metrics(config) | scores | watched | {"bad_steps": bad_steps}
+            )
             self._look_at_first_answers(step)
-        every = config.logging.rollouts_every  # starting with step 1, whose answers show the untrained model
+        # Starting with step 1, whose answers show the untrained model
+        every = config.logging.rollouts_every
         if bad_steps or (every and (step.number - 1) % every == 0):
-            of_ranks = gather(step.old_logprobs)  # each rank knows those of the answers that it trained on
+            # Each rank knows those of the answers that it trained on
+            of_ranks = gather(step.old_logprobs)
             if self._tracker:
                 name = f"{step_name(step.number)}.jsonl"
-                write_json_lines(self._folder / "rollouts" / name, rollout_rows(task, step.rollouts, step.advantages))
-                write_json_lines(self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks)))
+                write_json_lines(
+                    self._folder / "rollouts" / name,
+                    rollout_rows(task, step.rollouts, step.advantages),
+                )
+                write_json_lines(
+                    self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks))
+                )
         if bad_steps >= config.update.max_bad_steps:
-            problem = f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up to step"
-            cure = f"Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
+            problem = (
+                f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up "
+                "to step"
+            )
+            cure = (
+                f"Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
+            )
             raise RunError(f"{problem} {step.number} (--max-bad-steps). {cure}")
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
@@ -169,7 +211,9 @@ class Run:
             self.save()
 
     def _look_at_first_answers(self, step: Step) -> None:
-        """After the first steps, print and write what their answers say about the run's success. Rank 0 only."""
+        """After the first steps, print and write what their answers say about the run's success.
+        Rank 0 only.
+        """
         last = min(FIRST_STEPS, self._prepared.steps)
         if step.number > last:
             return
@@ -187,7 +231,8 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint. Raises InputError for a full disk."""
         step, started = self.progress.step, time.perf_counter()
-        # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they are copied again.
+        # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they
+        # are copied again.
         slept = self._sampler.sleep()  # False on CPUs
         card = model_card(self._config, self._prepared.data_facts["data_sources"], step)
         tokenizer, keep = self._prepared.task.tokenizer, self._config.folder.keep
@@ -195,4 +240,7 @@ class Run:
         if slept:
             refresh_sampler(self._learner, self._sampler, step)
         if self._tracker:
-            print(f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s", flush=True)
+            print(
+                f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s",
+                flush=True,
+            )

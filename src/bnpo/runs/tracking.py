@@ -33,7 +33,8 @@ class Tracker:
         with writing(path):
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step} | finite) + "\n")
-            flush(path)  # before the checkpoint of this step is on disk: a resumed run does not repeat the step
+            # Before the checkpoint of this step is on disk: a resumed run does not repeat the step
+            flush(path)
         if self._wandb:
             self._wandb.log(step, metrics)
 
@@ -45,7 +46,10 @@ class Tracker:
         # Only steps of this start: an earlier start may have run on other hardware.
         seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
         left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
-        print(f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left", flush=True)
+        print(
+            f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left",
+            flush=True,
+        )
 
     def close(self) -> None:
         """End the W&B run, if there is one."""
@@ -56,7 +60,8 @@ class Tracker:
 class WandbLog:
     """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
-    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error is printed, no more.
+    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error is
+    printed, no more.
     """
 
     def __init__(self, config: TrainConfig):
@@ -81,12 +86,17 @@ class WandbLog:
                 config=flat_settings(config),
                 # Without it the server would replace the run of the same id by a new one.
                 resume="allow" if mode == "online" else None,
-                settings=wandb.Settings(console="off", finish_timeout=FINISH_SECONDS, finish_timeout_raises=True),
+                settings=wandb.Settings(
+                    console="off", finish_timeout=FINISH_SECONDS, finish_timeout_raises=True
+                ),
             )
         except Exception as error:  # of many kinds
-            cure = "record it offline with WANDB_MODE=offline, and upload it later with `wandb sync`"
+            cure = (
+                "record it offline with WANDB_MODE=offline, and upload it later with `wandb sync`"
+            )
             raise InputError(f"--wandb: W&B cannot start ({line_of(error)}); {cure}") from error
-        # W&B's own steps only grow: it would drop the rows of a run that was resumed from an earlier step.
+        # W&B's own steps only grow: it would drop the rows of a run that was resumed from an
+        # earlier step.
         self._run.define_metric("*", step_metric="step")
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -96,7 +106,9 @@ class WandbLog:
         except Exception as error:  # of many kinds; none is a reason to end the run
             if not self._failed:
                 self._failed = True
-                print(f"W&B lacks data of this run ({line_of(error)}). The run continues", flush=True)
+                print(
+                    f"W&B lacks data of this run ({line_of(error)}). The run continues", flush=True
+                )
 
     def close(self) -> None:
         """End the W&B run, and say if it was not uploaded completely."""
@@ -104,4 +116,7 @@ class WandbLog:
         try:
             self._run.finish()
         except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
-            print(f"W&B did not get everything. To upload the run: {shlex.join(['wandb', 'sync', str(folder)])}")
+            print(
+                "W&B did not get everything. To upload the run: "
+                f"{shlex.join(['wandb', 'sync', str(folder)])}"
+            )
