@@ -1,9 +1,11 @@
 """Compare training with the code of an earlier commit, or with other flags of train.py, in turns.
 
-    python benchmarks/commits.py COMMIT [--model smollm2] [--rounds 4]    # old: the code of COMMIT
-    python benchmarks/commits.py --flags="--lora-rank 8"                  # new: with these flags
-    python benchmarks/commits.py --flags="--dtype bfloat16"               # old: the preset's number
-    format
+    # old: the code of COMMIT
+    python benchmarks/commits.py COMMIT [--model smollm2] [--rounds 4]
+    # new: with these flags
+    python benchmarks/commits.py --flags="--lora-rank 8"
+    # old: the preset's number format
+    python benchmarks/commits.py --flags="--dtype bfloat16"
 
 Both kinds of runs take turns, so that a slow minute of the machine affects both. The learning rate
 is so small that both sample nearly the same answers. Rows, each for `old` and `new`:

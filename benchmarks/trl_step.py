@@ -1,7 +1,8 @@
-"""Train with TRL's GRPOTrainer under the settings of `train.py`, and measure the seconds per step.
+r"""Train with TRL's GRPOTrainer under the settings of `train.py`, and measure the seconds per step.
 
-    PYTHONPATH=.venv/trl python benchmarks/trl_step.py --micro-batch 16 --generate 128 --preset
-    smollm2 --steps 5 PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py ...
+    PYTHONPATH=.venv/trl python benchmarks/trl_step.py --micro-batch 16 --generate 128 \
+        --preset smollm2 --steps 5
+    PYTHONPATH=.venv/trl torchrun --nproc-per-node 2 benchmarks/trl_step.py ...
 
 All other flags are those of train.py: they choose the model, the problems, the reward, and the
 sizes. Prints a JSON object after each step and, at the end, the row trl_step_seconds, the median. A

@@ -1,8 +1,10 @@
 """Check the wheels of requirements.txt: no two install the same file, and each gets the versions
 that it requires.
 
-    python dev/check_pins.py                     # downloads the pinned wheels, 4 GB, and deletes
-    them again python dev/check_pins.py --wheels DIR        # reads the wheels in a folder
+    # downloads the pinned wheels, 4 GB, and deletes them again
+    python dev/check_pins.py
+    # reads the wheels in a folder
+    python dev/check_pins.py --wheels DIR
 
 Metadata cannot show shared files: cuda-python 12.6 overwrites 28 files of cuda-bindings 13.5, and
 vLLM does not start. Requirements are evaluated for every Python in PYTHONS, because `pip check`

@@ -1,8 +1,8 @@
 """Say whether a model can be trained: the checks that a run makes before its first update, on a
 CPU.
 
-    python scripts/check_model.py MODEL    # a folder or a hub name; about half a minute for models
-    up to 8B
+    # a folder or a hub name; about half a minute for models up to 8B
+    python scripts/check_model.py MODEL
 
 First config.json is checked. Then learner and sampler compute the log-probabilities of an answer,
 and both are compared with the model's own code. This takes the weights if they are in the folder

@@ -1,9 +1,10 @@
-"""Will it train? Sample some answers with the model, prompt and reward of a run, and say what to
+r"""Will it train? Sample some answers with the model, prompt and reward of a run, and say what to
 change before it.
 
-    python scripts/check_task.py --preset smollm2    # the flags of train.py; 16 questions, 4
-    answers each python scripts/check_task.py --questions 32 --answers 8 --preset paper-1.5b
-    --train-data mine.jsonl
+    # the flags of train.py; 16 questions, 4 answers each
+    python scripts/check_task.py --preset smollm2
+    python scripts/check_task.py --questions 32 --answers 8 --preset paper-1.5b \
+        --train-data mine.jsonl
 
 The questions and seeds are those of the first step of the run. No learner is loaded, so it takes
 less memory and time than a run.

@@ -1,9 +1,11 @@
 """Export a checkpoint as a Hugging Face model, without the files that only --resume needs.
 
-    python scripts/export.py runs/mine my-model                    # the last checkpoint of a run,
-    into a new folder python scripts/export.py runs/mine/best my-model               # its best one
-    python scripts/export.py runs/mine --hub-repo ME/my-model      # to the hub; needs `hf auth
-    login`
+    # the last checkpoint of a run, into a new folder
+    python scripts/export.py runs/mine my-model
+    # its best one
+    python scripts/export.py runs/mine/best my-model
+    # to the hub; needs `hf auth login`
+    python scripts/export.py runs/mine --hub-repo ME/my-model
 
 Of a LoRA run this is the adapter, with the merged model in the subfolder merged/, which can be
 named itself.

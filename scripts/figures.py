@@ -1,7 +1,7 @@
 """Draw the paper's figures from training runs, as PDF and PNG.
 
-    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train    # figures 1, 2 and 3, and the
-    estimators
+    # figures 1, 2 and 3, and the estimators
+    python scripts/figures.py runs/table1/Qwen2.5-Math-1.5B-*/train
 
 Figure 1 and the figure of the estimators need no runs. Figure 2 shows gradient norms, with a dot
 for each run. Figure 3 shows the fitted Beta densities. Runs that differ only in their seeds share a

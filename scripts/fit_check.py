@@ -1,9 +1,10 @@
 """Check whether a Beta distribution fits the accuracies of a run's batches, and how good the fit of
 a batch is.
 
-    python scripts/fit_check.py runs/demo          # the counts of right answers of each kept batch,
-    with p-values python scripts/fit_check.py --moments          # bias and standard deviation of
-    alpha and beta, by simulation
+    # the counts of right answers of each kept batch, with p-values
+    python scripts/fit_check.py runs/demo
+    # bias and standard deviation of alpha and beta, by simulation
+    python scripts/fit_check.py --moments
 
 The first compares the counts of right answers with the beta-binomial distribution that fits them.
 The p-value comes from a parametric bootstrap, so it allows for discrete counts and for the fit.

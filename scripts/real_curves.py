@@ -1,8 +1,9 @@
 """Draw accuracy against step of SmolLM2-135M-Instruct on word problems, and print a table of it.
 
-    python scripts/real_curves.py                    # docs/figures/smollm2.png, from the rows in
-    evals/results/smollm2 python scripts/real_curves.py --add RUN [RUN..]  # first make rows of the
-    folders of finished runs
+    # docs/figures/smollm2.png, from the rows in evals/results/smollm2
+    python scripts/real_curves.py
+    # first make rows of the folders of finished runs
+    python scripts/real_curves.py --add RUN [RUN..]
 
 The runs are those of `train.py --preset smollm2 --eval-every 5` and of `benchmarks/trl_step.py`,
 several seeds of each method. A file of rows is a run, and a row is a step:

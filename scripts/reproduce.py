@@ -1,11 +1,13 @@
 """Reproduce the paper's Table 1 or 2: train and evaluate every row, and print our numbers beside
 the paper's.
 
-    python scripts/reproduce.py table1                                       # all rows that are not
-    finished yet python scripts/reproduce.py table2 --rows base AD-bnpo --seeds 0 1 2
-    python scripts/reproduce.py table1 --dry-run --gpus 4 --gpu H20          # what it needs; starts
-    nothing python scripts/reproduce.py table1 --print                               # the shell
-    commands, one per row
+    # all rows that are not finished yet
+    python scripts/reproduce.py table1
+    python scripts/reproduce.py table2 --rows base AD-bnpo --seeds 0 1 2
+    # what it needs; starts nothing
+    python scripts/reproduce.py table1 --dry-run --gpus 4 --gpu H20
+    # the shell commands, one per row
+    python scripts/reproduce.py table1 --print
 
 A row is a model, an algorithm and a seed. A finished row is skipped. An interrupted row continues
 where it stopped.

@@ -1,9 +1,10 @@
 """Write the reports of the miniature studies from their recorded runs, and train recorded runs
 again.
 
-    python scripts/study.py --report                             # the results in docs/study/, and
-    tables with the rows python scripts/study.py --again main/rare-bnpo-lr0.0002-seed0
-    main/rare-grpo    # a run, and those of a prefix
+    # the results in docs/study/, and tables with the rows
+    python scripts/study.py --report
+    # a run, and those of a prefix
+    python scripts/study.py --again main/rare-bnpo-lr0.0002-seed0 main/rare-grpo
 
 docs/study/ has the plans. Each run is a row of evals/results/study/rows.jsonl, or rows-2.jsonl for
 the second study. On the type of processor that a row was computed on, a run that is trained again
