@@ -1,6 +1,7 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -141,12 +142,24 @@ class Learner:
         if self.config.hardware.dtype == "float16":
             self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
 
+    @contextmanager
+    def forward_only(self) -> Iterator[None]:
+        """Make the passes in this context without gradients, and partition all weights after them.
+
+        ZeRO-3 gathers weights ahead, in the order of an earlier training pass. In a pass that has
+        no backward part, it therefore gathers layers for that part, and keeps others for it. They
+        would stay gathered or, worse, in flight: a sync or a checkpoint that follows would fail.
+        """
+        with torch.no_grad():
+            yield
+        self._engine.optimizer.empty_partition_cache()
+
     def score(self, prompt: list[int], *answers: list[int]) -> np.ndarray:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after
         `prompt` at temperature 1.
         """
         batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
-        with torch.no_grad():
+        with self.forward_only():
             logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
@@ -169,11 +182,11 @@ class Learner:
         mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)
         old_logprobs: dict[int, np.ndarray] = {}
         # Those of the first mini-batch come from its training pass, which is before any update.
-        for mini_batch in mini_batches[1:]:
-            for micro_batch in self._micro_batches(experience, mini_batch):
-                with torch.no_grad():
+        with self.forward_only():
+            for mini_batch in mini_batches[1:]:
+                for micro_batch in self._micro_batches(experience, mini_batch):
                     logprobs = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
-                old_logprobs |= micro_batch.by_answer(logprobs)
+                    old_logprobs |= micro_batch.by_answer(logprobs)
         # Over the trained tokens of all updates: their number, loss, clipped low, clipped high and
         # gap, and the largest gap between sampler and learner. They stay on the device until the
         # end, so they are copied once.
@@ -281,10 +294,6 @@ REDUCE_BUCKET = 50_000_000
 
 def deepspeed_settings(config: TrainConfig) -> dict:
     """Return DeepSpeed's configuration of ZeRO-3 with AdamW."""
-    # Not set here: two limits of gathered weights, stage3_max_live_parameters and
-    # stage3_max_reuse_distance. They must stay equal, as they are by default. Otherwise a forward
-    # pass without a backward pass, as in `score`, can leave prefetched weights gathered, and the
-    # weight sync fails.
     zero: dict[str, object] = {"stage": 3, "reduce_bucket_size": REDUCE_BUCKET}
     # One rank has nothing to scatter, and would copy all gradients
     zero["reduce_scatter"] = dist.get_world_size() > 1

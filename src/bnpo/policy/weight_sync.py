@@ -285,7 +285,7 @@ def own_score(
         None
     ]
     model.set_attn_implementation("eager")
-    with torch.no_grad():
+    with learner.forward_only():
         logits = model(input_ids=rows, use_cache=False).logits[0]  # [answers * row, head rows]
     model.set_attn_implementation(ATTENTION)
     hook.remove()
