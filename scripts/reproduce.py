@@ -18,18 +18,17 @@ import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.config import PRESETS, Planning, check_config, check_planning, flat_settings
+from bnpo.config import PRESETS, Planning, Positive, check_config, check_planning, flat_settings
 from bnpo.environment import run_program, setup_environment
 from bnpo.files import ROOT, InputError
 from bnpo.report.run_files import open_folder, why_ended
 from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
+from paper.schedule import Programs, next_rows, run_rows
 from paper.tables import make_tables, to_markdown, write_tables
 
 # Settings that identify a row: those by which tables tell rows apart, and those that all runs of
@@ -42,6 +41,8 @@ SETTINGS = flat_settings(PRESETS["tiny"]).keys() - NOT_COMPARED | {
     "steps",
 }
 
+Start = Callable[[Sequence[str], Row, Sequence[str]], int]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Args(Planning, Choice):
@@ -49,6 +50,9 @@ class Args(Planning, Choice):
     """Print the shell commands of the rows and exit."""
     show: bool = False
     """Print the table of the finished rows and exit."""
+    rows_at_once: Positive[int | None] = None
+    """Rows to run at the same time, each on an equal share of the GPUs, or of the cores on machines
+    without GPUs. The default is what --dry-run finds fastest on these GPUs, and 1 on CPUs."""
 
 
 def is_finished(row: Row) -> bool:
@@ -120,24 +124,6 @@ def is_trained(row: Row) -> bool:
     return True
 
 
-def start(command: Sequence[str]) -> int:
-    """Run a command of a row, passing on signals, and return its exit status."""
-    # In its own session, so that Ctrl-C reaches only this process, which passes it on once.
-    program = subprocess.Popen([sys.executable, *command[1:]], cwd=ROOT, start_new_session=True)
-
-    def pass_on(signal_number: int, _frame) -> None:
-        program.send_signal(signal_number)
-
-    passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    handlers_before = {
-        signal_number: signal.signal(signal_number, pass_on) for signal_number in passed_on
-    }
-    status = program.wait()
-    for signal_number, handler in handlers_before.items():
-        signal.signal(signal_number, handler)
-    return status
-
-
 def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
     """Train and evaluate a row, skipping what is done. Raises InputError if a command fails or
     is stopped.
@@ -150,9 +136,34 @@ def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
         status = start(command)
         if status or not (is_trained(row) if training else is_finished(row)):
             end = f"ended with status {status}" if status else "was stopped"
-            raise InputError(
-                f"{row.name}: {shlex.join(command)} {end}; run this script again to continue"
-            )
+            raise InputError(f"{row.name}: {shlex.join(command)} {end}")
+
+
+def reproduce_all(rows: Sequence[Row], args: Args, start: Start | None) -> list[str]:
+    """Reproduce `rows`, several at once if there are devices for it. Returns the errors of rows.
+
+    `start(command, row, names of devices)` runs a command and returns its status.
+    """
+    for row in rows:
+        is_trained(row)  # refuses a folder of another run before any row starts
+    from paper.planning import plan_devices  # imports torch
+
+    devices, sizes = plan_devices(rows, args.rows_at_once)
+    several = len(next_rows(rows, sizes, len(devices.names))) > 1
+    programs = Programs(devices, prefixed=several)
+    start = start or programs.start
+
+    def run(row: Row, names: Sequence[str]) -> None:
+        reproduce(row, lambda command: start(command, row, names))
+
+    handlers = {
+        number: signal.signal(number, programs.stop)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    errors = run_rows(rows, sizes, devices, run, lambda: programs.stopped)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    return errors
 
 
 def show(args: Args) -> None:
@@ -180,7 +191,7 @@ def show(args: Args) -> None:
         print("No row is finished yet: all numbers are the paper's.")
 
 
-def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
+def main(args: Args, start: Start | None = None) -> None:
     """Reproduce the rows that `args` choose. Raises InputError for bad input and for a row that
     fails.
     """
@@ -196,14 +207,16 @@ def main(args: Args, start: Callable[[Sequence[str]], int] = start) -> None:
     elif args.dry_run:
         from paper.planning import plan_rows  # imports torch
 
-        plan_rows(rows, args)
+        plan_rows(rows, args, args.rows_at_once)
     else:
         unfinished = [] if args.show else [row for row in rows if not is_finished(row)]
-        for row in unfinished:
-            is_trained(row)  # refuses a folder of another run before any row starts
-        for row in unfinished:
-            reproduce(row, start)
+        errors = reproduce_all(unfinished, args, start) if unfinished else []
         show(args)
+        if errors:
+            raise InputError(
+                f"{len(errors)} of {len(unfinished)} rows failed or were stopped; run this script "
+                f"again to continue them: {'; '.join(errors)}"
+            )
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ class Starter:
     def __init__(self, kill: str = ""):
         self.commands, self._kill = [], kill
 
-    def __call__(self, command) -> int:
+    def __call__(self, command, row, devices) -> int:
         self.commands.append(command)
         if "train.py" not in command:
             return run_ranks(0, *command[1:], check=False).returncode
@@ -307,7 +307,7 @@ class Starter:
         return run_ranks(1, "dev/soak.py", *flags, check=False, environment=environment).returncode
 
 
-def never(command) -> int:
+def never(command, row, devices) -> int:
     raise AssertionError(f"started: {command}")
 
 
@@ -320,7 +320,8 @@ def reproduced(tmp_path_factory) -> Path:
     first = Starter(kill="bnpo")
     with pytest.raises(
         InputError,
-        match=r"^tiny-model-bnpo-seed0: python .* ended with status -?\d+; run this script again ",
+        match=r"^1 of 3 rows failed .* run this script again .*: tiny-model-bnpo-seed0: python .* "
+        r"ended with status -?\d+$",
     ):
         reproduce.main(tiny(output), first)
     launch = "scripts/launch.py"

@@ -1,8 +1,11 @@
 """What the rows of a table need together: `scripts/reproduce.py --dry-run`."""
 
 import json
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from bnpo.config import Planning, check_config, flat_settings
@@ -17,7 +20,11 @@ from bnpo.planning import (
     sampling_seconds,
     training_inputs,
 )
+from bnpo.policy.speed import GPUS as SHEETS
+from bnpo.policy.speed import OTHER_CHIPS, gpu_name
+from bnpo.ranks import visible_gpus
 from paper.rows import Row
+from paper.schedule import Devices, Sizes, equal_sizes, fastest_sizes, wall_hours
 
 GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the table
 GPU_COUNTS = (1, 4, 8)
@@ -35,7 +42,7 @@ class RowCost:
     hours: float | None  # None: it does not fit
 
 
-def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
+def plan_rows(rows: Sequence[Row], planning: Planning, rows_at_once: int | None) -> None:
     """Print what `rows` need: settings, data and memory of each model, disk space, and the hours on
     GPUs.
 
@@ -47,14 +54,7 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
             check_config(row.train, planning.gpus or 1)
     gpus = (planning.gpu,) if planning.gpu else GPUS
     data_sheet(gpus[0])  # refuses an unknown GPU
-    inputs: dict[str, ModelInputs] = {}
-    for row in rows:
-        suite = chosen_suite(row.evaluate, Path())
-        evaluation, training = inputs.get(row.model) or (evaluation_inputs(row.model, suite), None)
-        inputs[row.model] = (
-            evaluation,
-            training or (training_inputs(row.train) if row.train else None),
-        )
+    inputs = read_inputs(rows)
     for model, (evaluation, training) in inputs.items():
         print(f"\n# {model}")
         if trained := [row for row in rows if row.train and row.model == model]:
@@ -73,13 +73,66 @@ def plan_rows(rows: Sequence[Row], planning: Planning) -> None:
         f"\nThe hours assume {planning.answer_tokens} tokens per answer (--answer-tokens), and "
         "docs/reproduce.md."
     )
-    # Every row keeps its checkpoints. Only the row at work has one more, which is being written.
+    # A row that runs has one checkpoint more, the one that is being written. All may run at once.
     costs = [row_cost(row, inputs[row.model], replace(planning, gpu=gpus[0])) for row in rows]
-    disk = sum(cost.checkpoint * max(0, cost.checkpoints - 1) for cost in costs) + max(
-        c.checkpoint for c in costs
-    )
+    disk = sum(cost.checkpoint * cost.checkpoints for cost in costs)
     print(f"\ndisk: {disk / 1e9:,.1f} GB for all rows")
-    _print_hours(rows, inputs, planning, gpus)
+    _print_hours(rows, planning, gpus, rows_at_once)
+
+
+def plan_devices(rows: Sequence[Row], rows_at_once: int | None) -> tuple[Devices, Sizes]:
+    """Return this machine's GPUs or cores, and how many of them each model's rows get.
+
+    Without `rows_at_once`, rows get the number of GPUs with which all are done first by the
+    estimate, or all GPUs if there is no estimate for them. On CPUs a row gets all cores.
+    """
+    if gpus := visible_gpus():
+        devices = Devices(tuple(gpus), are_gpus=True)
+    else:
+        devices = Devices(tuple(map(str, sorted(os.sched_getaffinity(0)))), are_gpus=False)
+    count = len(devices.names)
+    if rows_at_once is None and (gpu := known_gpu(gpu_name())):
+        planning = Planning(gpu=gpu)
+        if sizes := fastest_sizes(rows, estimated_hours(rows, planning), count):
+            return devices, sizes
+    return devices, equal_sizes(rows, rows_at_once or 1, count)
+
+
+def known_gpu(name: str) -> str | None:
+    """Return how --gpu calls a GPU that torch calls `name`. None: a dry run does not know it."""
+    words = set(re.findall(r"\w+", name))
+    known = [gpu for gpu, sheet in SHEETS.items() if sheet[1] and words.issuperset(gpu.split())]
+    return max(known, key=len).replace(" ", "-") if known and not words & OTHER_CHIPS else None
+
+
+def estimated_hours(rows: Sequence[Row], planning: Planning) -> Callable[[Row, int], float | None]:
+    """Return a function of a row and a number of GPUs: the hours of the row. None: it does not
+    fit, or its questions cannot be divided by the ranks.
+    """
+    inputs = read_inputs(rows)
+
+    @cache
+    def hours_of(model: str, trained: bool, gpus: int) -> float | None:
+        # All trained rows of a model take equally long.
+        row = next(row for row in rows if (row.model, bool(row.train)) == (model, trained))
+        if trained and row.train.batch.questions_per_step % gpus:
+            return None
+        return row_cost(row, inputs[model], replace(planning, gpus=gpus)).hours
+
+    return lambda row, gpus: hours_of(row.model, bool(row.train), gpus)
+
+
+def read_inputs(rows: Sequence[Row]) -> dict[str, ModelInputs]:
+    """Return what the rows of each model read. Raises InputError for wrong files."""
+    inputs: dict[str, ModelInputs] = {}
+    for row in rows:
+        suite = chosen_suite(row.evaluate, Path())
+        evaluation, training = inputs.get(row.model) or (evaluation_inputs(row.model, suite), None)
+        inputs[row.model] = (
+            evaluation,
+            training or (training_inputs(row.train) if row.train else None),
+        )
+    return inputs
 
 
 def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
@@ -97,31 +150,41 @@ def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
 
 
 def _print_hours(
-    rows: Sequence[Row],
-    inputs: dict[str, ModelInputs],
-    planning: Planning,
-    gpu_models: Sequence[str],
+    rows: Sequence[Row], planning: Planning, gpu_models: Sequence[str], rows_at_once: int | None
 ) -> None:
-    """Print the hours of all rows, and of the last row of every model."""
-    last_rows = list({row.model: row for row in rows}.values())
-    names = [Path(row.model).name for row in last_rows]
-    print(f"\n| GPUs | {' | '.join(names)} | all {len(rows)} rows |")
-    print(f"| --- | {' | '.join(['---:'] * len(names))} | ---: |")
+    """Print the hours of each model's rows and of the whole table, with rows side by side."""
+    rows_by_model: dict[str, list[Row]] = {}
+    for row in rows:
+        rows_by_model.setdefault(Path(row.model).name, []).append(row)
+    heads = [f"{model}, {len(own)} rows" for model, own in rows_by_model.items()]
+    if len(heads) > 1:
+        heads.append(f"all {len(rows)} rows")
+    print(f"\n| GPUs | {' | '.join(heads)} |")
+    print(f"| --- | {' | '.join(['---:'] * len(heads))} |")
     for gpu in gpu_models:
+        hours = estimated_hours(rows, replace(planning, gpu=gpu))
         for gpus in (planning.gpus,) if planning.gpus else GPU_COUNTS:
-            on_gpus = replace(planning, gpu=gpu, gpus=gpus)
-            costs = {row.name: row_cost(row, inputs[row.model], on_gpus) for row in rows}
-            last_costs = [costs[row.name] for row in last_rows]
-            cells = [_hours_cell([cost], gpus) for cost in last_costs] + [
-                _hours_cell(list(costs.values()), gpus)
-            ]
+            parts = [*rows_by_model.values(), rows][: len(heads)]
+            cells = [_cell(part, hours, gpus, rows_at_once) for part in parts]
             print(f"| {gpus} x {gpu} | {' | '.join(cells)} |")
     print(
-        "\nEstimated hours, and GPU-hours in brackets, of the last row of each model and of all "
-        "rows."
+        "\nEstimated hours until all rows are done, side by side, with the number of GPUs that "
+        "each row gets."
     )
 
 
-def _hours_cell(costs: Sequence[RowCost], gpus: int) -> str:
-    hours = [cost.hours for cost in costs]
-    return "does not fit" if None in hours else f"{sum(hours):.1f} ({sum(hours) * gpus:.0f})"
+def _cell(
+    rows: Sequence[Row],
+    hours: Callable[[Row, int], float | None],
+    gpus: int,
+    rows_at_once: int | None,
+) -> str:
+    """Return the hours of `rows` side by side, with the GPUs of a row if they have one model."""
+    if rows_at_once:
+        sizes = equal_sizes(rows, rows_at_once, gpus)
+    else:
+        sizes = fastest_sizes(rows, hours, gpus)
+    total = sizes and wall_hours(rows, hours, sizes, gpus)
+    if not total:
+        return "does not fit"
+    return f"{total:.1f}" + f" ({next(iter(sizes.values()))} each)" * (len(sizes) == 1)

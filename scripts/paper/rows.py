@@ -73,6 +73,9 @@ class Choice:
     """More flags for every train.py, as one text after an equals sign: --train-flags="--keep 1"."""
     eval_flags: str = ""
     """More flags for every eval.py, as one text after an equals sign."""
+    shard: str = "1/1"
+    """Part of the rows to make, such as 2/4: every fourth row, from the second on. So four machines
+    with a common file system share a table."""
     output_dir: Path | None = None
     """Folder of the rows. The default is runs/<table>, or runs/<table>-tiny."""
 
@@ -170,7 +173,16 @@ def chosen_rows(choice: Choice) -> list[Row]:
             not models or Path(row.model).name in models
         ):
             chosen.append(row)
-    return chosen
+    part, parts = _shard(choice.shard)
+    return chosen[part - 1 :: parts]
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Return 2 and 4 for 2/4. Raises InputError."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise InputError(f"--shard {text}: is not a part such as 2/4, counted from 1")
+    return int(part), int(parts)
 
 
 def _check_names(flag: str, wanted: Sequence[str], known: Sequence[str], table: str) -> None:

@@ -1,0 +1,159 @@
+"""Rows of a table side by side: who gets how many GPUs, and what runs when one fails."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from bnpo.files import ROOT, InputError
+from conftest import refused, users_environment
+from paper.planning import known_gpu
+from paper.rows import Choice, Row, chosen_rows
+from paper.schedule import Devices, equal_sizes, fastest_sizes, run_rows, wall_hours
+
+
+def rows(**numbers: int) -> list[Row]:
+    """So many rows of each model."""
+    return [
+        Row(Path(f"{model}-{i}"), model, "bnpo", (), ())
+        for model, number in numbers.items()
+        for i in range(number)
+    ]
+
+
+def hours(row: Row, gpus: int) -> float | None:
+    """A small model waits for its longest answers; a large one needs four GPUs."""
+    if row.model == "small":
+        return {1: 10.0, 2: 8.0, 4: 7.0, 8: 6.5}[gpus]
+    return {4: 20.0, 8: 15.0}.get(gpus)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "gpus", "sizes", "total"),
+    [
+        ({"small": 5}, 8, {"small": 1}, 10),
+        ({"small": 1}, 8, {"small": 8}, 6.5),
+        ({"small": 9}, 8, {"small": 1}, 20),  # one row is left for a second round
+        ({"large": 5}, 8, {"large": 4}, 60),
+        ({"large": 1}, 8, {"large": 8}, 15),
+        # The small rows together, and then both large ones.
+        ({"small": 4, "large": 2}, 8, {"small": 2, "large": 4}, 28),
+        ({"large": 1}, 2, None, None),
+        ({"small": 2}, 1, {"small": 1}, 20),
+    ],
+)
+def test_rows_get_the_gpus_with_which_all_are_done_first(numbers, gpus, sizes, total):
+    chosen = rows(**numbers)
+    assert fastest_sizes(chosen, hours, gpus) == sizes
+    if sizes:
+        assert wall_hours(chosen, hours, sizes, gpus) == total
+
+
+def test_rows_share_the_devices_equally_if_asked():
+    assert equal_sizes(rows(small=3), 2, 5) == {"small": 2}
+    with refused("--rows-at-once 3: this machine has 2 GPUs or cores"):
+        equal_sizes(rows(small=3), 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("torch_name", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA H20", "H20"),
+        ("Tesla T4", None),
+        ("", None),
+    ],
+)
+def test_torchs_names_of_gpus_are_those_of_the_dry_run(torch_name, gpu):
+    assert known_gpu(torch_name) == gpu
+
+
+def test_rows_run_side_by_side_each_on_its_own_devices_and_a_failure_stops_no_other():
+    together = threading.Barrier(2, timeout=60)
+    used = {}
+
+    def run(row: Row, names: list[str]) -> None:
+        used[row.name] = names
+        if row.name in ("small-0", "small-1"):
+            together.wait()  # passes only if both run at once
+        if row.name == "small-1":
+            raise InputError("small-1 failed")
+
+    devices = Devices(("0", "1"), are_gpus=True)
+    errors = run_rows(rows(small=4), {"small": 1}, devices, run, lambda: False)
+    assert errors == ["small-1 failed"]
+    assert used.keys() == {f"small-{i}" for i in range(4)}
+    assert used["small-0"] != used["small-1"]
+    assert all(len(names) == 1 for names in used.values())
+
+
+def test_no_row_starts_once_a_stop_was_asked_for():
+    started = []
+    devices = Devices(("0",), are_gpus=True)
+    errors = run_rows(
+        rows(small=3),
+        {"small": 1},
+        devices,
+        lambda row, _: started.append(row.name),
+        lambda: bool(started),
+    )
+    assert (errors, started) == ([], ["small-0"])
+
+
+def test_a_bug_in_a_row_is_no_failed_row():
+    def run(row: Row, names: list[str]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_rows(rows(small=1), {"small": 1}, Devices(("0",), True), run, lambda: False)
+
+
+def test_shards_are_disjoint_and_make_the_table():
+    def names(shard: str) -> list[str]:
+        return [row.name for row in chosen_rows(Choice(table="table1", shard=shard))]
+
+    whole = names("1/1")
+    parts = [name for part in (1, 2, 3) for name in names(f"{part}/3")]
+    assert sorted(parts) == sorted(whole)
+    assert len(whole) == 12
+    for shard in ("0/3", "4/3", "2", "a/b", "-1/2"):
+        with refused(f"--shard {shard}: is not a part such as 2/4"):
+            names(shard)
+
+
+@pytest.mark.sampler
+def test_two_rows_at_once_on_the_cores_of_this_machine(tmp_path):
+    train = "--steps 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4"
+    command = [sys.executable, "scripts/reproduce.py", "table1", "--preset", "tiny"]
+    command += ["--rows", "base", "grpo", "bnpo", "--rows-at-once", "2"]
+    command += [f"--train-flags={train} --max-answer-tokens 32", "--output-dir", tmp_path]
+    command += ["--eval-flags=--limit 10 --repetitions 1"]
+
+    def reproduce() -> subprocess.CompletedProcess:
+        return subprocess.run(
+            command, cwd=ROOT, env=users_environment(), capture_output=True, text=True
+        )
+
+    failing = tmp_path / "tiny-model-grpo-seed0" / "train"
+    failing.parent.mkdir()
+    failing.write_text("no folder")  # where the run's folder should be
+    first = reproduce()
+    assert first.returncode != 0
+    assert "error: 1 of 3 rows failed or were stopped; run this script again" in first.stderr
+    assert "tiny-model-grpo-seed0: python scripts/launch.py train.py" in first.stderr
+    assert re.search(r"^tiny-model-bnpo-seed0: .*done: 1 steps", first.stdout, re.MULTILINE)
+    for row in ("base", "bnpo-seed0"):
+        assert (tmp_path / f"tiny-model-{row}" / "eval" / "results.json").exists()
+    failing.unlink()
+    second = reproduce()
+    assert second.returncode == 0, second.stderr
+    assert "tiny-model-bnpo-seed0: python" not in second.stdout  # it is finished
+    results = tmp_path / "tiny-model-grpo-seed0" / "eval" / "results.json"
+    assert json.loads(results.read_text())["results"]
