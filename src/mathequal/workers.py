@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -275,8 +276,8 @@ def serve(requests_fd: int) -> None:
     # Ctrl-C and the launcher signal all processes, but the step under way still needs its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     import_module("mathequal.warm")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     sys.argv = [""]
     with socket.socket(fileno=requests_fd) as requests:
         while True:
@@ -291,7 +292,7 @@ def serve(requests_fd: int) -> None:
                 os.close(end)
 
 
-def _run_and_exit(function, *args) -> None:
+def _run_and_exit(function: Callable[..., int], *args: object) -> None:
     """End this process, which was forked, with the status that `function` returns."""
     status = 1
     try:

@@ -140,12 +140,21 @@ def _search_first(file: Path) -> None:
     folder = str(file.parent)
     if sys.path[0] != folder:
         sys.path.insert(0, folder)
+    # This process has imported much for other purposes, perhaps something of the same name
+    packages = {name.partition(".")[0] for name in sys.modules}
+    replaced = {package for package in packages if _is_beside(package, file)}
     for name in list(sys.modules):
-        # This process has imported much for other purposes, perhaps something of the same name
-        package = name.partition(".")[0]
-        if package in sys.builtin_module_names or FrozenImporter.find_spec(package):
-            continue
-        beside = PathFinder.find_spec(package, [folder])
-        # Without an origin it is a folder that is no package. A file `json.py` may import json.
-        if beside is not None and beside.origin not in (None, str(file)):
+        if name.partition(".")[0] in replaced:
             del sys.modules[name]
+
+
+def _is_beside(package: str, file: Path) -> bool:
+    """Return whether a script's import of `package` would find another file in its folder."""
+    # Python's own come first, and these two run the worker
+    if package in (*sys.builtin_module_names, "bnpo", "mathequal"):
+        return False
+    if FrozenImporter.find_spec(package) is not None:
+        return False
+    found = PathFinder.find_spec(package, [str(file.parent)])
+    # Without an origin it is a folder that is no package. A file `json.py` may import json.
+    return found is not None and found.origin not in (None, str(file))
