@@ -60,7 +60,7 @@ CHARACTERS = str.maketrans(
     | _spellings(
         "€ euro £ pound ₹ rupee ￥ yuan ¥ yuan ₩ won ₽ ruble ₺ lira ₫ dong ฿ baht ₪ shekel"
     )
-    | _spellings("₴ hryvnia ₱ peso ¢ cent")
+    | _spellings("₴ hryvnia ₱ peso ₦ naira ¢ cent")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(
         r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ "

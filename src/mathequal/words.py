@@ -133,6 +133,7 @@ degree deg, radian rad, arcsecond, percent pct percentage,
 dollar usd, cent, euro eur, rupee rs inr, yuan rmb cny, yen jpy, won krw, ruble rouble, kopek,
 franc chf, krona krone kronor kroner, sek, nok, dkk, zloty pln, koruna czk, forint huf, reais brl,
 aud, cad, hkd, twd, nzd, sgd, mxn, zar, lira, dong vnd, baht thb, shekel ils, hryvnia uah, peso,
+naira, ringgit, rupiah, aed, sar, egp, pkr, ron,
 inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha,
 knot, mile/hour mph, kilometer/hour kph kmh kmph,
 second sec s, minute min, hour hr h, day, week, month mo, year yr, decade, century centuries,
@@ -179,11 +180,12 @@ dollar USD US$ U.S.$, aud AUD AU$ A$, cad CAD CA$ C$, hkd HKD HK$, twd TWD NTD N
 sgd SGD S$, mxn MXN MX$, reais BRL R$, euro EUR, pound GBP, rupee INR Rs. Rs, yuan CNY RMB, yen JPY,
 won KRW, ruble RUB, franc CHF SFr. Fr., krona kr. kr, sek SEK, nok NOK, dkk DKK, koruna CZK Kč,
 zloty PLN złotych złote złoty zł, forint HUF, zar ZAR, lira TRY TL, dong VND, baht THB, shekel ILS,
-hryvnia UAH, peso PHP
+hryvnia UAH, peso PHP, naira NGN, ringgit MYR RM, rupiah IDR Rp. Rp, aed AED, sar SAR, egp EGP,
+pkr PKR, ron RON
 """
 CURRENCIES = {sign: unit for unit, *signs in map(str.split, _SIGNS.split(",")) for sign in signs}
 # Signs such as € are read as these words
-_WORDS = "euro pound rupee yuan yen won ruble dong baht lira shekel hryvnia peso"
+_WORDS = "euro pound rupee yuan yen won ruble dong baht lira shekel hryvnia peso naira"
 CURRENCIES |= {word: word for word in _WORDS.split()}
 
 # Units in Russian, after the English word for each
