@@ -133,7 +133,7 @@ def kill_rank(
     ]
     # Graders
     assert (
-        len([process for process in everyone if "multiprocessing" in " ".join(process.cmdline())])
+        len([process for process in everyone if "mathequal.workers" in " ".join(process.cmdline())])
         > 2
     )
     ranks = {

@@ -1,6 +1,6 @@
 """What a grader must survive: any reward that a user can write, and kills."""
 
-import multiprocessing
+import re
 import shutil
 import signal
 import subprocess
@@ -72,12 +72,28 @@ def user_grader(folder: Path) -> Grader:
     return Grader((f"{file}:bad",), workers=2, time_limit=TIME_LIMIT)
 
 
-def started_after(others: list) -> list[psutil.Process]:
-    """Return the workers of graders that were started after `others` were the children of this
-    process.
+def keepers() -> list[psutil.Process]:
+    """Return the keepers of all workers that graders of this process have."""
+    servers = [
+        child
+        for child in psutil.Process().children()
+        if "mathequal.workers" in " ".join(child.cmdline())
+    ]
+    return [keeper for server in servers for keeper in server.children()]
+
+
+def started_after(others: list[psutil.Process], count: int) -> list[psutil.Process]:
+    """Return the `count` workers that were started after `others` were all keepers, in their
+    order: first those of built-in rewards.
     """
-    keepers = [child for child in multiprocessing.active_children() if child not in others]
-    return [worker for keeper in keepers for worker in psutil.Process(keeper.pid).children()]
+    deadline = time.monotonic() + 30
+    workers: list[psutil.Process] = []
+    while len(workers) < count and time.monotonic() < deadline:
+        time.sleep(0.05)  # they are started in the background
+        added = sorted(set(keepers()) - set(others), key=lambda keeper: keeper.pid)
+        workers = [worker for keeper in added for worker in keeper.children()]
+    assert len(workers) == count
+    return workers
 
 
 @pytest.mark.parametrize(
@@ -114,14 +130,12 @@ def test_a_bad_call_of_a_users_reward_scores_lowest_and_spoils_no_other(tmp_path
 # A batch that fits into a pipe to the workers, one that does not
 @pytest.mark.parametrize("characters", [10, 20_000])
 def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
-    others = multiprocessing.active_children()
+    others = keepers()
     with closing(user_grader(tmp_path)) as grader:
         texts = [f"good {i:0{characters}}" for i in range(20)] + ["seven"]
         expected = [1.0] * 20 + [0.0]
         assert grader(texts, ["5"] * 21).rewards[:, 0].tolist() == expected
-        workers = started_after(others)
-        assert len(workers) == 2
-        for worker in workers:
+        for worker in started_after(others, 4):
             worker.kill()
         time.sleep(pause)
         grades = grader(texts, ["5"] * 21)
@@ -131,12 +145,13 @@ def test_killed_idle_workers_are_replaced(tmp_path, pause, characters):
 
 def test_a_reward_whose_file_changes_stays_what_it_was(tmp_path):
     """Also in a worker that replaces one that was killed."""
-    others = multiprocessing.active_children()
+    others = keepers()
     file = tmp_path / "mine.py"
     file.write_text("def mine(text, reference):\n    return 1.0\n")
     with closing(Grader([f"{file}:mine"], workers=1)) as grader:
         file.write_text("def mine(text, reference):\n    return 0.0\n")
-        started_after(others)[0].kill()
+        for worker in started_after(others, 2):
+            worker.kill()
         assert grader(["good"], ["5"]).rewards.tolist() == [[1.0]]
 
 
@@ -174,44 +189,137 @@ def test_a_reward_may_print_where_nothing_can_be_written(tmp_path, environment):
     assert program.returncode == 7
 
 
-STARTS_POOLS = """
+LIKE_A_SCRIPT = """
 import multiprocessing
+import pickle
+import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 
-from beside import points
+import {helper}
+
+TABLE = Path(__file__).with_name("table.txt").read_text()
 
 
-def pool(text: str, reference: str) -> float:
-    with multiprocessing.Pool(1) as pool:
-        return pool.map(points, [text])[0]
+@dataclass
+class Point:
+    x: float
 
 
-def executor(text: str, reference: str) -> float:
-    with ProcessPoolExecutor(1) as executor:
-        return executor.submit(points, text).result()
+def own(point):
+    return point.x + {helper}.VALUE
+
+
+def plain(text, reference):
+    assert pickle.loads(pickle.dumps(Point(1.0))) == Point(1.0)
+    assert pickle.loads(pickle.dumps(own)) is own
+    assert float(TABLE) == {helper}.VALUE
+    return own(Point(0.0))
+
+
+def thread(text, reference):
+    values = []
+    thread = threading.Thread(target=lambda: values.append(own(Point(0.0))))
+    thread.start()
+    thread.join()
+    return values[0]
+
+
+def in_pool(method):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.map(own, [Point(0.0)])[0]
+
+
+def in_executor(method):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method)) as executor:
+        return executor.submit(own, Point(0.0)).result()
+
+
+def pool_fork(text, reference):
+    return in_pool("fork")
+
+
+def pool_spawn(text, reference):
+    return in_pool("spawn")
+
+
+def pool_forkserver(text, reference):
+    return in_pool("forkserver")
+
+
+def executor_fork(text, reference):
+    return in_executor("fork")
+
+
+def executor_spawn(text, reference):
+    return in_executor("spawn")
+
+
+def executor_forkserver(text, reference):
+    return in_executor("forkserver")
+
+
+def manager(text, reference):
+    with multiprocessing.Manager() as manager:
+        values = manager.list()
+        process = multiprocessing.Process(target=values.append, args=(Point({helper}.VALUE),))
+        process.start()
+        process.join()
+        return values[0].x
+
+
+if __name__ == "__main__":
+    sys.exit("no reward file is run as the main program")
 """
+FUNCTIONS = re.findall(r"^def (\w+)\(text", LIKE_A_SCRIPT, re.MULTILINE)
 
 
-def test_a_users_reward_may_start_pools_and_import_a_file_beside_it(tmp_path):
-    (tmp_path / "mine.py").write_text(STARTS_POOLS)
-    (tmp_path / "beside.py").write_text("def points(text):\n    return float(text == 'good')\n")
-    with closing(
-        Grader([f"{tmp_path}/mine.py:{name}" for name in ("pool", "executor")], workers=1)
-    ) as grader:
-        grades = grader(["good", "bad", "good"], ["5", "5", "6"])
-        assert (grades.rewards.tolist(), grades.failures) == (
-            [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]],
-            {},
-        )
+@pytest.mark.parametrize(
+    ("stem", "helper"),
+    [
+        ("mine", "utils"),
+        ("json", "utils"),  # a module of the standard library that every worker has imported
+        ("torch", "json"),
+        ("my-reward.v2", "torch"),  # no name that can be imported
+        ("utils", "rewards"),
+        ("__init__", "sympy"),
+    ],
+)
+def test_reward_files_may_do_what_scripts_do_and_share_nothing(tmp_path, stem, helper):
+    """Two of one name in different folders, each with a module and a data file beside it."""
+    rewards = []
+    for folder, value in ((tmp_path / "a", 0.25), (tmp_path / "b", 0.5)):
+        folder.mkdir()
+        (folder / f"{stem}.py").write_text(LIKE_A_SCRIPT.replace("{helper}", helper))
+        (folder / f"{helper}.py").write_text(f"VALUE = {value}\n")
+        (folder / "table.txt").write_text(str(value))
+        rewards += [f"{folder}/{stem}.py:{function}" for function in FUNCTIONS]
+    assert len(FUNCTIONS) == 9
+    with closing(Grader(rewards, workers=1)) as grader:
+        grades = grader(["x", "y"], ["5", "6"])
+    assert (grades.rewards.tolist(), grades.failures) == ([[0.25] * 9 + [0.5] * 9] * 2, {})
+
+
+def test_rewards_of_one_file_share_its_module_and_the_standard_library_stays(tmp_path):
+    file = tmp_path / "json.py"
+    file.write_text(
+        "import json\nSEEN = []\n"
+        "def first(text, reference):\n    SEEN.append(text)\n    return len(SEEN) / 8\n"
+        "def second(text, reference):\n    return json.loads('[0.5]')[0] + len(SEEN) / 8\n"
+    )
+    with closing(Grader([f"{file}:first", f"{file}:second"], workers=1)) as grader:
+        assert grader(["x"], ["5"]).rewards.tolist() == [[0.25, 0.75]]  # after the trial call
 
 
 def test_a_stopped_worker_loses_no_verdict(tmp_path):
     """The limit is one of processor time, so that no verdict depends on what else the machine
     does.
     """
-    others = multiprocessing.active_children()
+    others = keepers()
     with closing(user_grader(tmp_path)) as grader:
-        workers = started_after(others)
+        workers = started_after(others, 4)
         for worker in workers:
             worker.suspend()
         outcomes = grader.start(["good"], ["5"])
@@ -248,7 +356,7 @@ def test_a_killed_program_leaves_no_process(tmp_path, environment):
     deadline = time.monotonic() + 30
     while len(list(tmp_path.glob("user_rewards.py hang*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(processes_of(environment)) >= 4  # the program, the fork server, two workers
+    assert len(processes_of(environment)) >= 6  # the program, its server, keepers and workers
     program.kill()
     program.communicate()
     assert left_after(environment, 5) == []

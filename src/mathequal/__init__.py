@@ -120,9 +120,15 @@ def equal(reference: str, answer: str) -> bool:
 
 # Mpmath has one precision for all threads, so only one of them may compare
 _LOCK = threading.RLock()
-_POOLS: dict[tuple[int, float], Any] = {}
-"""The worker processes of this process (a fork must not use those of its parent) for each limit
-of processor time."""
+
+
+def _new_lock() -> None:
+    """Give a forked process another lock: it lacks the thread that may hold this one."""
+    global _LOCK
+    _LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
 TIME_LIMIT = 5.0  # seconds of processor time for one verdict
 
 
@@ -130,13 +136,9 @@ def submit(function: str, reference: str, answer: str, seconds: float = TIME_LIM
     """Call a function of this package in a worker process with a limit of processor time. Any
     thread may do so.
     """
-    pool = os.getpid(), seconds
-    with _LOCK:
-        if pool not in _POOLS:
-            from bnpo.grading.workers import Workers
+    from mathequal.workers import shared_workers  # here, since workers import this module
 
-            _POOLS[pool] = Workers(min(4, os.cpu_count() or 1), seconds, preload="mathequal.warm")
-    return _POOLS[pool].submit(function, reference, answer)
+    return shared_workers(seconds).submit(function, reference, answer)
 
 
 def start_equal(reference: str, answer: str, seconds: float = TIME_LIMIT) -> Future:
@@ -146,6 +148,17 @@ def start_equal(reference: str, answer: str, seconds: float = TIME_LIMIT) -> Fut
     return (
         submit("mathequal:equal", reference, answer, seconds) if future.result() is None else future
     )
+
+
+def result_of(call: Future) -> Any:
+    """Wait for a call that `submit` or `start_equal` has begun, and return its result or a Failure.
+
+    Raises RuntimeError if no worker process could be started, which says nothing of the answers.
+    """
+    result = call.result()
+    if getattr(result, "kind", None) == "no_worker":
+        raise RuntimeError(result.message)
+    return result
 
 
 def parse(pred: str, *_: object, **_settings: object) -> list[str]:
@@ -175,14 +188,15 @@ def verify(
 
     Has the signature of `math_verify.verify`, whose other settings are accepted and have no effect.
     A pair that takes more processor time or memory is different, or a RuntimeError if
-    `raise_on_error`. With None there are no limits.
+    `raise_on_error`. With None there are no limits. Raises RuntimeError if no worker process can be
+    started.
     """
     for reference in [gold] if isinstance(gold, str) else gold:
         for answer in [target] if isinstance(target, str) else target:
             if timeout_seconds is None:
                 verdict: Any = equal(reference, answer)
             else:
-                verdict = start_equal(reference, answer, timeout_seconds).result()
+                verdict = result_of(start_equal(reference, answer, timeout_seconds))
             if raise_on_error and not isinstance(verdict, bool):
                 raise RuntimeError(
                     f"no verdict on {answer[:80]!r}: {verdict.kind}: {verdict.message}"
@@ -201,7 +215,7 @@ def explain(
     reference, answer = (
         answers if isinstance(answers, str) else [*answers, ""][0] for answers in (gold, target)
     )
-    reason = submit("mathequal.compare:reason", reference, answer, timeout_seconds).result()
+    reason = result_of(submit("mathequal.compare:reason", reference, answer, timeout_seconds))
     return reason if isinstance(reason, str) else f"no verdict: {reason.kind}"
 
 
@@ -214,7 +228,7 @@ def accuracy_reward(completions: Sequence, solution: Sequence[str], **_: object)
     texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
     pairs = zip(map(parse, solution), map(final_answer, texts), strict=True)
     verdicts = [start_equal("".join(reference), answer or "") for reference, answer in pairs]
-    return [float(verdict.result() is True) for verdict in verdicts]
+    return [float(result_of(verdict) is True) for verdict in verdicts]
 
 
 def compute_score(

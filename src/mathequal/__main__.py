@@ -7,7 +7,7 @@ from collections import Counter
 from concurrent.futures import Future
 from pathlib import Path
 
-from mathequal import final_answer, start_equal, submit
+from mathequal import final_answer, result_of, start_equal, submit
 
 
 def read_cases(path: Path) -> list[dict]:
@@ -45,7 +45,7 @@ def grade_cases(cases: list[dict], rule: str) -> dict:
     and the number of cases without a verdict by the reason (they count as different).
     """
     calls = [start_verdict(rule, case["gold"], case["prediction"]) for case in cases]
-    outcomes = [call.result() for call in calls]
+    outcomes = [result_of(call) for call in calls]
     labelled = [
         (case, outcome is True)
         for case, outcome in zip(cases, outcomes, strict=True)
@@ -87,7 +87,7 @@ def main() -> None:
     if len(pair) != (2 if arguments.cases is None else 0):
         parser.error("give a file of cases, or --pair GOLD ANSWER, which must come last")
     if pair:
-        verdict = start_verdict(arguments.grader, *pair).result()
+        verdict = result_of(start_verdict(arguments.grader, *pair))
         failure = "" if isinstance(verdict, bool) else f" (no verdict: {verdict.kind})"
         print("equal" if verdict is True else f"different{failure}")
         return

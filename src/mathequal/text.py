@@ -16,10 +16,13 @@ from html.entities import name2codepoint
 
 from mathequal.words import (
     AND,
+    CURRENCIES,
     GREEK,
+    MULTIPLES,
     OR,
     PLAIN_COMMANDS,
     PRIVATE,
+    RUSSIAN,
     WORD,
     moved,
     number_in_words,
@@ -54,7 +57,10 @@ CHARACTERS = str.maketrans(
     | dict.fromkeys("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff✓✔✅∴∎■", "")
     # lost backslashes: \\f of \\frac read as a form feed
     | {code: rf"\{letter}" for code, letter in zip("\a\b\v\f", "abvf", strict=True)}
-    | _spellings("€ euro £ pound ₹ rupee ￥ yuan ¥ yuan")
+    | _spellings(
+        "€ euro £ pound ₹ rupee ￥ yuan ¥ yuan ₩ won ₽ ruble ₺ lira ₫ dong ฿ baht ₪ shekel"
+    )
+    | _spellings("₴ hryvnia ₱ peso ₦ naira ¢ cent")
     | dict.fromkeys("−–—‐‑", "-")
     | _spellings(
         r"× \times · \cdot ⋅ \cdot ∙ \cdot ÷ / ⁄ / ∕ / ∞ \infty ° \degree º \degree ≤ \le ⩽ \le ≥ "
@@ -104,6 +110,59 @@ _ARGUMENTS = r"\(((?:[^()]|\([^()]*\))*)\)"
 _UNIT = r"(?:[kcmdn]?[mgsJLVWN]|h|l|mol|k?Pa|k?Hz|k?cal)@end(?:\^\{?-?\d\}?)?"
 _SPACE = r"(?:\\[,;: ]|~)"
 
+# Money: a plain number, perhaps of millions, beside the sign or code of a currency
+_AMOUNT = (
+    r"(?:\d{1,3}(?:,\d{3})++|\d\d?(?:,\d\d)+,\d{3}(?!\d)|\d++)(?:\.\d++)?|\.\d++|\d++,\d\d(?!\d)"
+)
+_FONT = r"(?:\\(?:text|textrm|mathrm|mbox)\s*\{\s*)?"
+_GAP = rf"(?:\s|{_SPACE}|\\!|[{{}}])*+"
+_MULTIPLE = rf"{_FONT}(?P<multiple>{'|'.join(MULTIPLES)})?"
+_CODES = "|".join(sign for sign in CURRENCIES if re.fullmatch("[A-Z]{3}", sign))
+
+
+def _pattern(signs: list[str]) -> str:
+    """Return the pattern of any of these signs, whose dollar sign may have a backslash."""
+    longest_first = sorted(map(re.escape, signs), key=len, reverse=True)
+    return "|".join(longest_first).replace(r"\$", r"\\?\$")
+
+
+# US\$7, CHF 7, kr 7, \text{USD }7, -€7
+_MONEY_IN_FRONT = (
+    rf"^\s*+{_FONT}(?P<minus>-?)\s*+{_FONT}\\?(?P<sign>{_pattern(list(CURRENCIES))})s?(?![a-z])"
+    rf"{_GAP}(?:\\?\$)?(?P<amount>{_AMOUNT})(?:[.,]-{{1,2}})?{_GAP}{_MULTIPLE}{_GAP}\.?\s*$"
+)
+_SIGNS_BEHIND = [sign for sign in CURRENCIES if not re.fullmatch("[A-Z][$]", sign)]
+# 7 USD, \$7 USD, $7$ kr, 7\text{ zł}; `$7 R$` may be a formula, and 7kr a product
+_MONEY_BEHIND = (
+    rf"^\s*+{_FONT}(?P<minus>-?)\s*+(?:\\?\$)?(?P<amount>{_AMOUNT})(?:[.,]-{{1,2}})?{_GAP}"
+    rf"{_MULTIPLE}{_GAP}\$?{_GAP}{_FONT}(?:(?<!\d)|(?=[A-Z]{{3}}|zł|Kč|[a-z]{{3}}))"
+    rf"(?P<sign>{_pattern(_SIGNS_BEHIND)})s?(?![a-z]){_GAP}\.?\$?\s*$"
+)
+
+
+def _money(match: re.Match) -> str:
+    """Return an amount of money as `7\\text{ million dollar}`."""
+    unit = CURRENCIES[match["sign"].replace("\\", "")]
+    multiple = f" {match['multiple']}" if match["multiple"] else ""
+    amount = re.sub(r"^(\d+),(\d\d)$", r"\1.\2", match["amount"]).replace(",", "")  # €7,50
+    return rf"{match['minus']}{amount}\text{{{multiple} {unit}}}"
+
+
+_RUSSIAN_UNIT = (
+    rf"(?<=[\d}}])(?:\s|{_SPACE})*(?P<font>\\text\s*\{{\s*)?"
+    r"(?:(?P<power>кв|куб|квадратны[йех]|кубически[йех])\.?\s+)?"
+    rf"(?P<unit>{'|'.join(sorted(RUSSIAN, key=len, reverse=True))})\.?\s*"
+    r"(?:\^\s*\{?(?P<exponent>[23])\}?)?\s*(?(font)\}(?:\^\{?(?P<behind>[23])\}?)?)\s*\.?\s*$"
+)
+
+
+def _english_unit(match: re.Match) -> str:
+    """Return a unit in Russian as `\\text{ cm}^2`."""
+    power = {"кв": "2", "ку": "3"}.get((match["power"] or "")[:2])
+    power = power or match["exponent"] or match["behind"]
+    return rf"\text{{ {RUSSIAN[match['unit']]}}}" + (f"^{power}" if power else "")
+
+
 BEFORE_WORDS = table(
     # \\\\frac{1}{2}: doubled backslashes
     (r"(?s)^(?!.*\\begin).*", lambda match: re.sub(r"(?<!\\)\\\\(?=[a-zA-Z]{2})", r"\\", match[0])),
@@ -148,16 +207,23 @@ BEFORE_WORDS = table(
     # minus 5
     (r"^\s*(?:minus|negative)\s+(?=[\d\\.(])", "-"),
     # €5 is 5\text{ euro}, \$5 is 5\text{ dollars}; any other $ begins or ends a formula
-    (r"^\s*(\\text\s*\{\s*)?Rs\.?(?=[\s}]*\d)", r"\1 rupee "),
+    (r"U\.S\.\s*(?=dollars?@end)", "US "),
+    (_MONEY_IN_FRONT, _money),
+    (_MONEY_BEHIND, _money),
+    # \frac{7}{2} USD and 7 USD per hour; 7,- without a currency
     (
-        r"^\s*@text\\?(euro|pound|rupee|yuan)s?\s*\}?\s*([\d,]*\d(?:\.\d+)?)\s*\}?\s*\.?$",
-        r"\2\\text{ \1}",
+        rf"(?<=[\d}}])(?:\s|{_SPACE})+({_CODES})(?=\s*(?:\.?\s*$|per\s|/\s*[a-z]))",
+        lambda m: rf"\text{{ {CURRENCIES[m[1]]}}}",
     ),
+    (rf"^\s*({_AMOUNT})[.,]-{{1,2}}\s*$", r"\1"),
     # 7 元, 7 个: the words for yuan, and for things that are counted
     (r"(?<=\d)\s*@text[元圆]\s*\}?\s*$", r"\\text{ yuan}"),
     (r"(?<=\d)\s*@text[个個人名只隻件本张張块塊条條次种種]\s*\}?\s*$", r"\\text{ items}"),
     (r"\\\$\s*((?>\d+(?:,\d{3})*(?:\.\d+)?|\.\d+))(?=\.?\s*(?:$|[,;$]))", r"\1\\text{ dollars}"),
     (r"\\?\$", " "),
+    # 5 см, 5 кв. см, \text{5 см}
+    (r"^\s*\\text\s*\{\s*(\d[^{}]*[а-яё.]\s*)\}\s*\.?$", r"\1"),
+    (_RUSSIAN_UNIT, _english_unit),
     # 5\,m\,s^{-1} and 5 m s^{-1}, but 5 m s is a product
     (
         rf"(?<=[\d}}i])(?:\s*{_SPACE}|\s*(?=k?m(?:\s|{_SPACE})*s\^))\s*"

@@ -130,7 +130,10 @@ def number_in_words(phrase: str) -> int | Fraction | None:
 # needs no entry.
 _TABLE = """
 degree deg, radian rad, arcsecond, percent pct percentage,
-dollar usd, cent, euro eur, rupee rs inr, yuan rmb cny,
+dollar usd, cent, euro eur, rupee rs inr, yuan rmb cny, yen jpy, won krw, ruble rouble, kopek,
+franc chf, krona krone kronor kroner, sek, nok, dkk, zloty pln, koruna czk, forint huf, reais brl,
+aud, cad, hkd, twd, nzd, sgd, mxn, zar, lira, dong vnd, baht thb, shekel ils, hryvnia uah, peso,
+naira, ringgit, rupiah, aed, sar, egp, pkr, ron,
 inch in inches, foot ft feet, yard yd, mile mi, acre, hectare ha,
 knot, mile/hour mph, kilometer/hour kph kmh kmph,
 second sec s, minute min, hour hr h, day, week, month mo, year yr, decade, century centuries,
@@ -169,6 +172,40 @@ for _prefix, _sign in _PREFIXES.items():
         for _word in _SPELLINGS[_unit]:
             _UNITS.setdefault((_prefix if len(_word) > 3 else _sign) + _word, _prefix + _unit)
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
+
+# A unit of money, and what stands for it in front of a number or behind it. Dollars of several
+# countries are different currencies
+_SIGNS = """
+dollar USD US$ U.S.$, aud AUD AU$ A$, cad CAD CA$ C$, hkd HKD HK$, twd TWD NTD NT$, nzd NZD NZ$,
+sgd SGD S$, mxn MXN MX$, reais BRL R$, euro EUR, pound GBP, rupee INR Rs. Rs, yuan CNY RMB, yen JPY,
+won KRW, ruble RUB, franc CHF SFr. Fr., krona kr. kr, sek SEK, nok NOK, dkk DKK, koruna CZK Kč,
+zloty PLN złotych złote złoty zł, forint HUF, zar ZAR, lira TRY TL, dong VND, baht THB, shekel ILS,
+hryvnia UAH, peso PHP, naira NGN, ringgit MYR RM, rupiah IDR Rp. Rp, aed AED, sar SAR, egp EGP,
+pkr PKR, ron RON
+"""
+CURRENCIES = {sign: unit for unit, *signs in map(str.split, _SIGNS.split(",")) for sign in signs}
+# Signs such as € are read as these words
+_WORDS = "euro pound rupee yuan yen won ruble dong baht lira shekel hryvnia peso naira"
+CURRENCIES |= {word: word for word in _WORDS.split()}
+
+# Units in Russian, after the English word for each
+_RUSSIAN_TABLE = """
+ruble рубль рубля рублей руб р, kopek копейка копейки копеек коп, euro евро,
+dollar доллар доллара долларов долл, percent процент процента процентов,
+degree градус градуса градусов, mm мм миллиметр миллиметра миллиметров,
+cm см сантиметр сантиметра сантиметров, dm дм дециметр дециметра дециметров,
+m м метр метра метров, km км километр километра километров, km/h км/ч, m/s м/с,
+mg мг миллиграмм миллиграмма миллиграммов, g г гр грамм грамма граммов,
+kg кг килограмм килограмма килограммов, tonne т тонна тонны тонн,
+ml мл миллилитр миллилитра миллилитров, liter л литр литра литров, ha га гектар гектара гектаров,
+second с сек секунда секунды секунд, minute мин минута минуты минут, hour ч час часа часов,
+day день дня дней сутки суток, week неделя недели недель, month мес месяц месяца месяцев,
+year год года лет, people чел человек человека, items шт штука штуки штук, times раз раза,
+ways способ способа способов, points точка точки точек, parts часть части частей
+"""
+RUSSIAN = {
+    word: unit for unit, *words in map(str.split, _RUSSIAN_TABLE.split(",")) for word in words
+}
 
 MULTIPLES = {
     "dozen": 12,

@@ -22,15 +22,9 @@ from multiprocessing import util
 from types import ModuleType
 from typing import TextIO
 
-import numpy  # noqa: F401 - a reward may import it, and it cannot be imported twice
-
 from bnpo.environment import setup_environment
 
 setup_environment()
-import bnpo.grading.workers  # noqa: F401 - what graders are forked from
-
-OF_GRADERS = frozenset(sys.modules)
-"""Modules of the process that a grader forks its workers from."""
 
 import torch
 
@@ -113,13 +107,11 @@ def run(
 
 
 def fork_spawned(path: bytes, arguments: list[bytes | str], passed: tuple[int, ...]) -> int:
-    """As multiprocessing starts an interpreter, which here inherits the imports: all of them if it
-    is for a spawned process, those of graders if it is for the server of their workers. Of the open
-    files only those that are passed.
+    """As multiprocessing starts an interpreter, which here inherits the imports if it is for a
+    spawned process. Of the open files only those that are passed.
     """
-    spawned, server = (os.fsdecode(arguments[place]) for place in (-2, -1))
-    is_spawned, is_server = "spawn_main" in spawned, "forkserver" in server
-    if not is_spawned and not is_server:
+    spawned = os.fsdecode(arguments[-2])
+    if "spawn_main" not in spawned:
         return spawn_interpreter(path, arguments, passed)
     if child := os.fork():
         return child
@@ -127,16 +119,9 @@ def fork_spawned(path: bytes, arguments: list[bytes | str], passed: tuple[int, .
         if int(name) not in (0, 1, 2, *passed):
             with suppress(OSError):  # the one that lists them
                 os.close(int(name))
-    modules = dict(sys.modules)  # which are never freed: that would take a second
-    if is_server:
-        for name in modules.keys() - OF_GRADERS:
-            del sys.modules[name]
-        for number in signal.valid_signals():
-            if callable(signal.getsignal(number)):
-                signal.signal(number, signal.SIG_DFL)  # as in a new interpreter
     sys.modules["__main__"] = ModuleType("__main__")
-    sys.argv = ["-c", *(["--multiprocessing-fork"] if is_spawned else [])]
-    os._exit(status_of(lambda: exec(spawned if is_spawned else server, {})))
+    sys.argv = ["-c", "--multiprocessing-fork"]
+    os._exit(status_of(lambda: exec(spawned, {})))
 
 
 def run_process(command: list[str], environment: dict[str, str]) -> int:

@@ -56,7 +56,6 @@ from bnpo.files import (
 )
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
-from bnpo.grading.workers import signal_at_program_end
 from bnpo.policy.folder import (
     load_tokenizer,
     model_folder,
@@ -65,6 +64,7 @@ from bnpo.policy.folder import (
     whole_model,
 )
 from bnpo.policy.sampling import EngineSettings, SampledGroup
+from mathequal.workers import signal_when_readable
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from bnpo.policy.sampler import Sampler
@@ -432,7 +432,8 @@ def _serve(
     """Run a member's process: load the model, and send the groups of its share of the prompts,
     or a RunError.
     """
-    signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
+    # A member must not outlive an evaluator that was killed
+    signal_when_readable(multiprocessing.parent_process().sentinel, signal.SIGKILL)
     os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
     setup_environment()
     from bnpo.policy.sampler import Sampler

