@@ -141,10 +141,6 @@ def damage(folder: Path, fault: str, draw: random.Random) -> str:
         index.write_text(json.dumps(content))
         return "weight"
     elif fault == "another layer":
-        rename = {
-            name: x for name, x in load_file(file).items() if ".1." in name.replace("h.1", ".1")
-        }
-        file = file if rename else sorted(folder.glob("*.safetensors"))[-1]
         layer = {"gpt2": "h.1."}.get(folder.name, "layers.1.")
         for file in folder.glob("*.safetensors"):
             added = {
@@ -159,6 +155,15 @@ def damage(folder: Path, fault: str, draw: random.Random) -> str:
     return name
 
 
+def refusal(folder: Path) -> str:
+    """Return the message with which the model is refused, or nothing."""
+    try:
+        check_finite(model_folder(str(folder)))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_incomplete_weights_are_refused_by_name_or_loaded_exactly(
     fault, folders, weights, tmp_path
@@ -170,12 +175,11 @@ def test_incomplete_weights_are_refused_by_name_or_loaded_exactly(
         folder = tmp_path / str(seed) / family
         shutil.copytree(folders[family], folder)
         named = damage(folder, fault, draw)
-        try:
-            check_finite(model_folder(str(folder)))
-        except InputError as error:
-            assert named in str(error), (seed, family, named)
-            assert "\n" not in str(error)
-            assert str(folder) in str(error)
+        message = refusal(folder)
+        if message:
+            assert named in message, (seed, family)
+            assert "\n" not in message
+            assert str(folder) in message
             outcomes.append("refused")
             continue
         found, expected = loaded(folder), weights[family]

@@ -136,10 +136,8 @@ def write_merged(adapter: Path, base: Path, target: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     adapted = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
     # peft only warns, and a missing B leaves its layer as it was
-    needed = {
-        name.replace(f".{ADAPTER}.", ".") for name in adapted.state_dict() if ".lora_" in name
-    }
-    if missing := sorted(needed - stored):
+    names = [name for name in adapted.state_dict() if f".{ADAPTER}." in name]  # of A and B
+    if missing := sorted({name.replace(f".{ADAPTER}.", ".") for name in names} - stored):
         raise InputError(
             f"{adapter}: adapter_model.safetensors lacks {missing[0]}, which adapter_config.json "
             "asks for; copy the adapter again"
