@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from bnpo.files import InputError
-from bnpo.policy.folder import INDEX, check_finite, check_tensors, model_folder
+from bnpo.policy.folder import INDEX, check_finite, check_tensors, model_folder, whole_model
+from conftest import refused
 from families import ALSO_TRAINED, REFUSED_LATER, TRAINED, make_family
 
 Tensors = dict[str, torch.Tensor]
@@ -196,3 +198,33 @@ def test_whole_weights_of_every_family_pass(family, tmp_path):
     make_family(tmp_path, family, **settings[family])
     check_tensors(tmp_path)
     check_finite(tmp_path)
+
+
+def test_an_adapter_without_one_of_its_tensors_is_refused(folders, tmp_path):
+    """peft only warns where a tensor of an adapter is missing."""
+    base, adapter = folders["qwen2"], tmp_path / "adapter"
+    model = AutoModelForCausalLM.from_pretrained(base)
+    settings = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"])
+    get_peft_model(model, settings).save_pretrained(adapter)
+    for file in [base / "config.json", *base.glob("tokenizer*"), *base.glob("chat_template*")]:
+        shutil.copy(file, adapter)
+    with whole_model(model_folder(str(adapter))) as merged:
+        assert loaded(merged).keys() == loaded(base).keys()
+    lost = "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
+    rewrite(adapter / "adapter_model.safetensors", lambda tensors: tensors.pop(lost))
+    with refused(f"adapter_model.safetensors lacks {lost}, "), whole_model(adapter):
+        pass
+    (base / "hidden").mkdir()
+    (base / "model.safetensors").rename(base / "hidden" / "model.safetensors")
+    with refused("the base model of this LoRA adapter was not found .*safetensors"):
+        model_folder(str(adapter))
+    (base / "hidden" / "model.safetensors").rename(base / "model.safetensors")
+
+
+def test_a_fault_of_the_checks_is_not_blamed_on_the_weights(folders, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("transformers.Qwen2ForCausalLM.from_pretrained", fail)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        check_tensors(folders["qwen2"])

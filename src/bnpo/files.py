@@ -2,6 +2,7 @@
 the machine.
 """
 
+import errno
 import gzip
 import hashlib
 import json
@@ -42,6 +43,19 @@ class InputError(RunError):
 def line_of(error: BaseException) -> str:
     """Return the kind and the message of an error in one line of at most 300 characters."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def unwritable(error: BaseException) -> str:
+    """Return the path that the system refused to write, or nothing, according to an error and its
+    causes: no permission, a read-only file system, a full disk or a quota.
+    """
+    kinds = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, OSError) and cause.errno in kinds:
+            return str(cause.filename or cause)
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def flush(path: Path) -> None:

@@ -1,6 +1,6 @@
 """Ranks that fail, rank 0 last: `failing_rank.py STAGE MESSAGE SECONDS`.
 
-MESSAGE is formatted with the rank, and rank 0 comes SECONDS later than the others. STAGE is "checks",
+MESSAGE is formatted with the rank, and rank 0 comes SECONDS after the others. STAGE is "checks",
 before the ranks meet, "own" (the same, but rank 0 passes) or "met".
 """
 

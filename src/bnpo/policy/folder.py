@@ -2,7 +2,6 @@
 and whether the learner can train it.
 """
 
-import errno
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
 
-from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
+from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json, unwritable
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -43,10 +42,10 @@ def model_folder(
             folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
         # The hub client raises a dozen kinds, its own and those of its HTTP library
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            if path := unwritable(error):
                 raise InputError(
-                    f"{model}: the cache of the model hub cannot be written ({error}); set HF_HOME "
-                    "to a folder that you can write, or name a local copy"
+                    f"{model}: the model hub's cache cannot be written ({path}: {line_of(error)}); "
+                    "set HF_HOME to a folder that can, or name a local copy"
                 ) from error
             problem = (
                 "no such local folder, and the download from the model hub failed "
@@ -56,9 +55,9 @@ def model_folder(
                 f"{model}: {problem}; check name and network, or name a local copy"
             ) from error
     if not adapters and (folder / "adapter_config.json").is_file():
-        merged = folder / MERGED
-        cure = f"name {merged}" if merged.is_dir() else "merge it first, and name the result"
-        raise InputError(f"--model: {model} is a LoRA adapter; {cure}")
+        raise InputError(
+            f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first"
+        )
     adapter = adapter_base(folder)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
@@ -461,9 +460,6 @@ def _refuse(folder: Path, reasons: dict[str, object]) -> None:
         raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
 
 
-# Of the system: no permission, a read-only file system, a full disk, a quota
-DISK_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
-
 # What the libraries raise about the files of a model: settings that do not fit together fail in
 # any part of their code. Their messages name the reason. A lack of memory, a package that cannot be
 # imported and all else are no fault of the model, and keep their traceback.
@@ -489,9 +485,10 @@ def refused_by(library: str, model: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in DISK_ERRORS and error.filename:
+        if path := unwritable(error):
             raise InputError(
-                f"{error.filename}: {error.strerror} ({library} needs it); correct that"
+                f"{path}: {library} may not use it ({line_of(error)}); correct its permissions, or "
+                "free some disk space"
             ) from error
         # transformers raises OSError, without a number, for files that it does not find or know.
         about_files = isinstance(error, OSError) and error.errno is None
