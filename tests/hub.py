@@ -17,7 +17,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def hub(
     name: str, files: Mapping[str, bytes], gated: bool = False, commit: str = COMMIT
 ) -> Iterator[str]:
-    """The address of a hub with the data set or model `name`, whose branch main is `commit` and holds
+    """The address of a hub with the data set or model `name`. Its branch main is `commit` and holds
     `files`.
     """
 

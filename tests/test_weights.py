@@ -3,6 +3,7 @@ one line that names the tensor or the file, or loaded exactly.
 """
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from bnpo.files import InputError
+from bnpo.files import InputError, let_others_read
 from bnpo.policy.folder import INDEX, check_finite, check_tensors, model_folder, whole_model
 from conftest import refused
 from families import ALSO_TRAINED, REFUSED_LATER, TRAINED, make_family
@@ -228,3 +229,19 @@ def test_a_fault_of_the_checks_is_not_blamed_on_the_weights(folders, monkeypatch
     monkeypatch.setattr("transformers.Qwen2ForCausalLM.from_pretrained", fail)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         check_tensors(folders["qwen2"])
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_weights_get_the_permissions_of_other_files(umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        (tmp_path / "merged").mkdir()
+        for file in (tmp_path / "model.safetensors", tmp_path / "merged" / "model.safetensors"):
+            save_file({"x": torch.ones(1)}, file)
+        (tmp_path / "config.json").write_text("{}")
+        let_others_read(tmp_path)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    modes = {file.stat().st_mode & 0o777 for file in tmp_path.rglob("*.*")}
+    assert modes == {0o666 & ~umask}

@@ -87,6 +87,16 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, [json.dumps(content, indent=2, default=str), "\n"])
 
 
+def let_others_read(folder: Path) -> None:
+    """Give the weights in `folder` and its subfolders the permissions that new files have. The
+    library that writes them lets only their owner read them.
+    """
+    umask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(umask)
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(0o666 & ~umask)
+
+
 def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
     """Write `rows` as a file of JSON lines that is complete or absent, and create its folder.
     Raises InputError.

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.pytorch_utils import Conv1D
 
 from bnpo.config import TrainConfig
-from bnpo.files import InputError
+from bnpo.files import InputError, let_others_read
 
 BASE = ".base_layer"  # what peft adds to the name of a frozen weight
 ADAPTER = "default"  # peft's name of the only adapter
@@ -147,3 +147,4 @@ def write_merged(adapter: Path, base: Path, target: Path) -> None:
     # Without the sampling settings of the base model, some of which transformers refuses to write.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     adapted.unload().save_pretrained(target)
+    let_others_read(target)
