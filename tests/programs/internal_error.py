@@ -1,0 +1,18 @@
+"""Train with a learner that raises where the start is proved: a fault of ours, not of the model."""
+
+from bnpo.environment import setup_environment
+
+setup_environment()
+
+from train import main
+
+from bnpo.policy.learner import Learner
+
+
+def score(self, *_: object) -> None:
+    raise KeyError("a fault of ours")
+
+
+if __name__ == "__main__":
+    Learner.score = score
+    main()
