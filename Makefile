@@ -50,7 +50,7 @@ conformance: .venv/.ready .venv/trl/.ready .venv/verl/.ready
 	PYTHONPATH=.venv/trl:.venv/verl .venv/bin/python benchmarks/conformance.py
 
 # check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU;
-# those marked `deadline` measure time, not packages.
+# those marked `deadline` measure time, not packages. tests/test_gpu_wheel.py runs here only: it describes GPUs to vLLM.
 check-gpu-environment:
 	$(PYTHON) dev/check_pins.py
 	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready

@@ -78,7 +78,7 @@ def describe(card: Card, count: int) -> None:
     torch.cuda.get_device_capability = lambda *_, **__: (card.major, card.minor)
     torch.cuda.get_device_name = lambda *_, **__: card.name
     torch.cuda.is_available = lambda: True
-    torch.cuda.device_count = lambda: count
+    torch.cuda.device_count = torch.cuda._device_count_nvml = lambda: count
     torch.cuda.current_device = lambda: 0
     torch.cuda.mem_get_info = lambda *_: (card.total_memory, card.total_memory)
 

@@ -19,13 +19,16 @@ from functools import partial
 from importlib import metadata
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.environment import GPU_DEVICES, has_nvidia_gpu, hides_gpus
 from bnpo.evaluation.program import fleet, gpu_variables, number_format
 from bnpo.files import InputError
 from bnpo.grading.grader import Grader
+from bnpo.policy.model import has_varlen_kernel
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import compute_capability, has_cuda
 from bnpo.runs.prepare import prepare_run
@@ -469,6 +472,25 @@ def test_gpus_older_than_ampere_sample_in_float16(
         assert number_format(dtype, gpus) == format
 
 
+@pytest.mark.parametrize(
+    ("device", "dtype", "capability", "kernel"),
+    [
+        ("cuda", torch.float16, (7, 5), False),
+        ("cuda", torch.float16, (8, 0), True),
+        ("cuda", torch.bfloat16, (12, 0), True),
+        ("cuda", torch.float32, (9, 0), False),
+        ("cpu", torch.bfloat16, (9, 0), False),
+    ],
+)
+def test_gpus_older_than_ampere_have_no_kernel_for_packed_attention(
+    device, dtype, capability, kernel, machine
+):
+    machine(Machine(capabilities=(capability,)))
+    with FakeTensorMode():
+        query = torch.empty(1, device=device, dtype=dtype)
+    assert has_varlen_kernel(query) == kernel
+
+
 @pytest.fixture
 def stub_driver(tmp_path):
     """A function that compiles the driver's libraries from tests/stub_driver.c, and returns an
@@ -512,7 +534,7 @@ def test_the_driver_itself_is_asked_for_its_version(cuda_version, status, fault,
 @pytest.mark.parametrize(
     "program",
     [
-        ("scripts/launch.py", "--num_gpus", "1", "train.py", "--preset", "tiny"),
+        ("train.py", "--preset", "tiny"),
         ("eval.py", "--ckpt", "data/tiny-model", "--suite", "arithmetic-quick"),
         ("scripts/check_task.py", "--preset", "tiny"),
         ("scripts/gpu_check.py",),

@@ -98,6 +98,13 @@ def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
     return steps
 
 
+def has_varlen_kernel(x: torch.Tensor) -> bool:
+    """Return whether torch has a kernel for sequences of all lengths for this device and dtype."""
+    if x.device.type != "cuda" or x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return compute_capability() >= AMPERE  # of FlashAttention
+
+
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,  # [1, heads, tokens, head size]
@@ -122,8 +129,7 @@ def attention(
     query = query[0].transpose(0, 1)  # [tokens, heads, head size]
     key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
-    half_on_gpu = query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16)
-    if half_on_gpu and compute_capability() >= AMPERE:
+    if has_varlen_kernel(query):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
         # Earlier keys, later keys; -1: all
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
