@@ -16,8 +16,9 @@ RUNS = for python in $(PYTHONS); do $$python -c 'import ensurepip' 2> /dev/null 
 PYTHON := $(or $(PYTHON),$(shell $(RUNS)),python3.11)
 MODEL ?= tiny
 TORCH_INDEX ?=
-# As bnpo/ranks.py finds GPUs. Containers may lack nvidia-smi.
-REQUIREMENTS := $(if $(wildcard /dev/nvidia[0-9]*),requirements.txt,requirements-cpu.txt)
+# The programs look for GPUs at the same paths.
+GPU_DEVICES := $(shell cat src/bnpo/gpu_devices.txt)
+REQUIREMENTS := $(if $(wildcard $(GPU_DEVICES)),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 TESTS := not deadline
@@ -49,7 +50,7 @@ conformance: .venv/.ready .venv/trl/.ready .venv/verl/.ready
 	PYTHONPATH=.venv/trl:.venv/verl .venv/bin/python benchmarks/conformance.py
 
 # check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU;
-# those marked `deadline` measure time, not packages.
+# those marked `deadline` measure time, not packages. tests/test_gpu_wheel.py runs here only: it describes GPUs to vLLM.
 check-gpu-environment:
 	$(PYTHON) dev/check_pins.py
 	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready

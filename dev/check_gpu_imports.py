@@ -4,24 +4,16 @@ vLLM survives only ImportError and OSError when it imports its backends. A pinne
 breaks flashinfer in another way keeps vLLM from starting. torch is changed to describe an H100.
 """
 
-from types import SimpleNamespace
-
 from bnpo.environment import setup_environment
 
 setup_environment()
 
 import torch
 import torchvision  # noqa: F401 - a build for another torch fails here, and with it transformers
+from fake_card import CARDS, describe
 from transformers import AutoModelForCausalLM  # noqa: F401
 
-card = SimpleNamespace(
-    multi_processor_count=132, major=9, minor=0, name="NVIDIA H100", total_memory=80 << 30
-)
-torch.cuda.get_device_properties = lambda *_, **__: card
-torch.cuda.get_device_capability = lambda *_, **__: (card.major, card.minor)
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: 1
-torch.cuda.current_device = lambda: 0
+describe(CARDS["H100"], count=1)
 
 import vllm.v1.attention.backends.flashinfer  # noqa: F401 - the sampler of vLLM's model runner V2 imports it
 from flashinfer import BatchDecodeWithPagedKVCacheWrapper  # noqa: F401

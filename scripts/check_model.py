@@ -1,8 +1,9 @@
-"""Say whether a model can be trained: the checks that a run makes before its first update, on a
-CPU.
+"""Say whether a model can be trained: the checks that a run makes before its first update.
 
-    # a folder or a hub name; about half a minute for models up to 8B
-    python scripts/check_model.py MODEL
+    python scripts/check_model.py MODEL    # a folder or a hub name
+
+It needs no GPU, but uses one if there is one. On a CPU it takes about half a minute for models up
+to 8B.
 
 First config.json is checked. Then learner and sampler compute the log-probabilities of an answer,
 and both are compared with the model's own code. This takes the weights if they are in the folder
@@ -38,6 +39,7 @@ from bnpo.policy.folder import (
     model_config,
     model_folder,
 )
+from bnpo.ranks import has_cuda
 
 MOST_TOKENS = 4096
 """Rows of the embedding of a shortened model, and tokens of the longest text if the model's
@@ -79,7 +81,7 @@ def check(model: str) -> list[str]:
     if has_weights:
         check_tensors(folder)
     with tempfile.TemporaryDirectory() as short_folder:
-        if has_weights and memory_of(config) < psutil.virtual_memory().available:
+        if has_weights and memory_of(config) < available_memory():
             compared, what = folder, "the model's own weights"
         else:
             compared = Path(short_folder)
@@ -107,6 +109,14 @@ def memory_of(config: PretrainedConfig) -> int:
     return BYTES * sum(parameter.numel() for parameter in model.parameters())
 
 
+def available_memory() -> int:
+    """Return the bytes of memory that are free for the comparison: on the CPU, and on the GPU if
+    there is one. Raises InputError if that cannot be used.
+    """
+    on_cpu = psutil.virtual_memory().available
+    return min(on_cpu, torch.cuda.mem_get_info()[0]) if has_cuda() else on_cpu
+
+
 def two_layers(config: PretrainedConfig) -> PretrainedConfig:
     """Return the configuration of a model with two layers of this shape: the first, and the
     first of another kind.
@@ -130,7 +140,7 @@ def write_random(folder: Path, config: PretrainedConfig, tokenizer) -> None:
     """Write a random model and the tokenizer to `folder`. Raises InputError if it does not fit
     into memory.
     """
-    needed, available = memory_of(config), psutil.virtual_memory().available
+    needed, available = memory_of(config), available_memory()
     if needed > available:
         raise InputError(
             f"two layers need {needed / 1e9:.0f} GB of memory, and {available / 1e9:.0f} GB are "

@@ -68,7 +68,9 @@ class Args:
 
 def run(*command: str) -> None:
     print("+", *command, flush=True)
-    subprocess.run(command, cwd=ROOT, check=True)
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if status:  # the program has said why
+        sys.exit(status)
 
 
 def pass1(model: Path, demo: Demo, folder: Path) -> tuple[float, float]:

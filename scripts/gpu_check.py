@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from bnpo.environment import parse_command
+from bnpo.environment import error_line, parse_command
 from bnpo.files import write_json
 from gpu_check_parts import CheckError, Rows, attention, sampler_ranks, tensor_parallel, train
 from gpu_check_step import first_step
@@ -235,7 +235,11 @@ def main(args: Args) -> None:
         return
     import torch
 
-    if not torch.cuda.is_available():
+    from bnpo.ranks import has_cuda
+
+    with error_line():
+        on_gpu = has_cuda()
+    if not on_gpu:
         sys.exit("error: no CUDA device; these checks need an NVIDIA GPU (--list lists them)")
     names = [check.name for check in CHECKS]
     unknown = set(args.only) - set(names)

@@ -30,7 +30,6 @@ from bnpo.config import TrainConfig, check_config, parse_train_config
 from bnpo.environment import (
     expects_cuda,
     forget_launcher,
-    has_nvidia_gpu,
     launcher_flags,
     setup_environment,
 )
@@ -41,8 +40,8 @@ from bnpo.files import InputError
 def main() -> None:
     setup_environment()
     forget_launcher()  # of another launcher, of which this process may be a rank
-    if not has_nvidia_gpu():
-        # Otherwise each process warns that it found no GPU
+    if not expects_cuda():
+        # The ranks hide all GPUs then. Without GPUs, each process would warn that it found none.
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     script = next(
         (i for i, flag in enumerate(sys.argv) if i and flag.endswith(".py")), len(sys.argv)

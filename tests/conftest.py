@@ -24,7 +24,7 @@ import pytest
 # (dev/LOG.md).
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from bnpo.environment import setup_environment
+from bnpo.environment import has_nvidia_gpu, setup_environment
 
 setup_environment()
 
@@ -33,7 +33,7 @@ import torch
 from bnpo.files import InputError
 
 CUDA_BUILD = torch.version.cuda is not None
-if CUDA_BUILD:
+if CUDA_BUILD or has_nvidia_gpu():
     # The tests compute on CPUs: their groups of ranks use gloo, which cannot reduce-scatter tensors
     # on GPUs, and three tests at a time would share one GPU. Programs that tests start inherit
     # this.

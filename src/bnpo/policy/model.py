@@ -10,6 +10,7 @@ from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
 from bnpo.algorithm.loss import LogitSteps, token_logprobs
+from bnpo.ranks import AMPERE, compute_capability
 
 ATTENTION = "bnpo"  # name of `attention` among transformers' implementations
 # Settings that it may ignore
@@ -97,6 +98,13 @@ def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
     return steps
 
 
+def has_varlen_kernel(x: torch.Tensor) -> bool:
+    """Return whether torch has a kernel for sequences of all lengths for this device and dtype."""
+    if x.device.type != "cuda" or x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return compute_capability() >= AMPERE  # of FlashAttention
+
+
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,  # [1, heads, tokens, head size]
@@ -112,7 +120,8 @@ def attention(
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
     A token attends to `sliding_window` keys, its own included (None: to all). One kernel of torch
-    does all sequences on GPUs with half precision. Elsewhere neighbours of equal shape go together.
+    does all sequences in half precision on GPUs since Ampere. Elsewhere neighbours of equal shape
+    go together.
     """
     unknown = {name for name, setting in others.items() if setting is not None} - WITHOUT_EFFECT
     if attention_mask is not None or unknown:
@@ -120,7 +129,7 @@ def attention(
     query = query[0].transpose(0, 1)  # [tokens, heads, head size]
     key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
-    if query.device.type == "cuda" and query.dtype in (torch.bfloat16, torch.float16):
+    if has_varlen_kernel(query):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
         # Earlier keys, later keys; -1: all
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
@@ -129,6 +138,7 @@ def attention(
         )
         return out[None], None
     # On CPUs the backward pass of 16-bit attention is two to four times as slow as that in fp32.
+    # GPUs older than Ampere compute in fp32, too.
     dtype = query.dtype
     if dtype.itemsize == 2:
         query, key, value = query.float(), key.float(), value.float()

@@ -230,15 +230,19 @@ def _device_arguments(settings: EngineSettings) -> dict:
         return {"block_size": 32}
     from vllm.utils.flashinfer import has_flashinfer
 
-    # On Blackwell servers (10) vLLM would choose FlashInfer, and fail where its kernels cannot be
-    # compiled.
-    fails = torch.cuda.get_device_capability()[0] == 10 and not has_flashinfer()
+    # On Blackwell servers (10) vLLM would choose FlashInfer in 16 bits, and fail where its kernels
+    # cannot be compiled.
+    blackwell = torch.cuda.get_device_capability()[0] == 10
+    fails = blackwell and settings.dtype != "float32" and not has_flashinfer()
     return {
         "gpu_memory_utilization": settings.gpu_memory,
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
         "enable_sleep_mode": True,
         "sleep_mode_offload_cudagraph": True,
         "attention_backend": "FLASH_ATTN" if fails else None,  # None: vLLM chooses
+        # It measures kernels with collectives of all ranks, but only where nvcc is installed. Ranks
+        # on machines that differ in this would wait for each other for ever.
+        "enable_flashinfer_autotune": False,
     }
 
 

@@ -10,6 +10,7 @@ from itertools import chain
 from modulefinder import ModuleFinder
 from pathlib import Path
 
+import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
@@ -37,7 +38,7 @@ from bnpo.policy.folder import (
     model_hash,
 )
 from bnpo.policy.sampling import EngineSettings
-from bnpo.ranks import gather, trains_in_float16
+from bnpo.ranks import check_bfloat16, gather, has_cuda, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
@@ -122,6 +123,9 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         raise InputError(
             "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
         )
+    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
+    if torch.cuda.is_available() and has_cuda() and config.hardware.dtype == "bfloat16":
+        check_bfloat16()
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
