@@ -143,24 +143,17 @@ def start_sampler(folder: str, vocabulary: int, rows: Rows):
             patches.enter_context(
                 patch.object(Worker, method, measured(getattr(Worker, method), name, rows))
             )
-        return measured(Sampler, "start", rows)(folder, WholeVocabulary(vocabulary), settings)
+        return measured(Sampler, "start", rows)(folder, whole_vocabulary(vocabulary), settings)
 
 
-class WholeVocabulary:
-    """What the sampler asks a tokenizer, for a model without one: all rows are tokens, and none
-    ends an answer.
-    """
+def whole_vocabulary(tokens: int):
+    """Return a tokenizer for a model without one: all rows are tokens, and none ends an answer."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
 
-    eos_token = None
-
-    def __init__(self, tokens: int):
-        self._tokens = tokens
-
-    def __len__(self) -> int:
-        return self._tokens
-
-    def get_vocab(self) -> dict[str, int]:
-        return {}
+    words = Tokenizer(WordLevel({str(token): token for token in range(tokens)}, unk_token="0"))
+    return PreTrainedTokenizerFast(tokenizer_object=words)
 
 
 def measure_sampling(sampler, vocabulary: int, rows: Rows) -> None:

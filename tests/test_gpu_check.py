@@ -1,15 +1,19 @@
 """What GPU machines run, without a GPU: scripts/gpu_check.py, and the tests on a CUDA build."""
 
+import json
 import os
 import re
+import shutil
 
 import numpy as np
 import pytest
 
 import gpu_check
+from bnpo.config import TINY_MODEL
+from bnpo.planning import ModelShape
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
-from conftest import CUDA_BUILD, python
-from gpu_check_parts import CheckError, verify_metrics
+from conftest import CUDA_BUILD, python, report_of
+from gpu_check_parts import TOLERANCE, CheckError, verify_metrics
 
 
 def run(script, *flags):
@@ -29,6 +33,22 @@ def test_the_list_names_every_check_and_without_a_gpu_one_line_says_so():
     else:
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
         assert done.stderr.startswith("error: no CUDA device; ")
+
+
+@pytest.mark.sampler
+def test_the_first_step_measures_a_learner_and_a_sampler(bfloat16, tmp_path):
+    """The tiny model, with the context that the step's model has, on the CPU."""
+    model = shutil.copytree(TINY_MODEL, tmp_path / "model")
+    file = model / "config.json"
+    context = {"max_position_embeddings": 4096}
+    file.write_text(json.dumps(json.loads(file.read_text()) | context), encoding="utf-8")
+    rows = report_of(1, "first_step_check", model)
+    assert 0 < rows["fresh_gap_mean"] < rows["fresh_gap_max"]
+    assert rows["fresh_gap_mean"] < TOLERANCE["bfloat16"]
+    assert rows["fresh_entropy"] > 0
+    synced = rows["sync_gb_per_second"] * rows["sync_seconds"]  # in 10^9 bytes
+    assert synced == pytest.approx(2 * ModelShape(TINY_MODEL).parameters / 1e9)
+    assert {"load_seconds", "start_seconds", "fresh_sleep_gib", "sync_free_gib"} <= rows.keys()
 
 
 def metrics(**changes):

@@ -86,6 +86,7 @@ class ModelShape:
         self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))
         head = model.get_output_embeddings().weight  # [vocabulary, hidden]
         self.vocabulary, self.hidden, self.head = len(head), config.hidden_size, head.numel()
+        self.tied_head = head is model.get_input_embeddings().weight
         # Width of the feed-forward layer
         self.intermediate = largest("intermediate_size", 4 * self.hidden)
         self.heads = largest("num_attention_heads", 1)
@@ -157,46 +158,69 @@ def learner_memory(
     copied = (
         5 * partition if hardware.dtype == "float16" else 4 * min(partition, zero.sub_group_size)
     )
-    # Activations in elements per token. For its backward pass, a layer saves those of norms,
-    # attention and feed-forward layer, or with gradient checkpointing only its input.
-    of_layer = (
-        8 * shape.hidden
-        + (3 * shape.heads + 2 * shape.key_heads) * shape.head_size
-        + 4 * shape.intermediate
-    )
-    saved = 5 * shape.hidden + shape.layers * (
-        shape.hidden if hardware.gradient_checkpointing else of_layer
-    )
-    # Of one layer
-    backward = (
-        4 * shape.hidden + 2 * shape.intermediate + of_layer * hardware.gradient_checkpointing
-    )
     longest = longest_sequence(config, None)
     answers = batch.questions_per_step * batch.samples_per_question // ranks
     tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
-    # A chunk of logits in fp32, and its gradient if in 16 bits.
-    logits = (4 if size == 4 else 6) * max(
-        shape.vocabulary, min(tokens * shape.vocabulary, LOGIT_CHUNK[device])
-    )
-    # The layer also has the gradient of its weights, which CPUs reduce later. The head has two of
-    # its own in fp32.
-    in_layer = size * (tokens * backward + (adapter // shape.layers or shape.layer)) + reduction * (
-        device != "cpu"
-    )
-    in_head = logits + (0 if adapter else 2 * 4 * shape.head)
-    passes = gathered + size * tokens * saved + max(in_layer, in_head)
+    passes = gathered + pass_memory(shape, config, tokens, LOGIT_CHUNK[device])
     # After the weight sync, the learner scores an answer beside the sampler, which takes more than
     # sampling.
     scoring = (
         gathered
         + size * longest * (6 * shape.hidden + 3 * shape.intermediate)
-        + min(logits, 6 * longest * shape.vocabulary)
+        + logit_bytes(size) * min(longest * shape.vocabulary, LOGIT_CHUNK[device])
     )
     # `activations` are all that exists only for a while.
     work = {"update": max(passes, copied * on_gpu, 2 * reduction), "sampling": scoring}
     return MemoryPlan(
         {phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded
     )
+
+
+def logit_bytes(size: int) -> int:
+    """Return the bytes of a logit: it is in fp32, and so is its gradient, which models in 16 bits
+    (`size` 2) copy to their own format.
+    """
+    return 4 if size == 4 else 4 + size
+
+
+def pass_memory(shape: ModelShape, config: TrainConfig, tokens: int, chunk: int) -> int:
+    """Return the bytes of activations, and of gradients until they are reduced, in a forward and
+    backward pass over `tokens`.
+
+    The head has at most `chunk` logits at once. Tests compare this with what the learner's model
+    allocates on fake tensors.
+    """
+    size, lora = DTYPE_BYTES[config.hardware.dtype], bool(config.update.lora_rank)
+    checkpointing = config.hardware.gradient_checkpointing
+    # Activations in elements per token. For its backward pass, a layer saves those of norms,
+    # attention and feed-forward layer, or with gradient checkpointing only its input. Norms that
+    # LoRA freezes save less.
+    of_layer = (
+        (5 if lora else 7) * shape.hidden
+        + (3 * shape.heads + 2 * shape.key_heads) * shape.head_size
+        + 4 * shape.intermediate
+    )
+    saved = shape.layers * (shape.hidden if checkpointing else of_layer)
+    # In the backward pass of a layer, which computes its activations again. The gradient of a tied
+    # head waits for that of the embedding. A layer's gradients of weights come when it has freed
+    # more than they take.
+    backward = shape.hidden + 2 * shape.intermediate + of_layer * checkpointing
+    waiting = shape.head if shape.tied_head and not lora else 0  # elements
+    in_layer = size * (tokens * backward + waiting)
+    # The head has its input, and the gradient of it, and a chunk of logits.
+    logits = min(tokens * shape.vocabulary, max(shape.vocabulary, chunk))
+    of_logits = logit_bytes(size) * logits
+    if lora:
+        of_head = of_logits
+    elif logits == tokens * shape.vocabulary:
+        # DeepSpeed then copies the gradient of its weights to fp32.
+        of_head = size * shape.head + max(of_logits, 4 * shape.head)
+    else:
+        # The gradient of its weights is a sum over the chunks, in fp32. When a chunk is added to
+        # it, there are two of them, but the logits are no longer there.
+        of_head = max(of_logits + 4 * shape.head, size * logits + 8 * shape.head)
+    in_head = size * tokens * 5 * shape.hidden + of_head
+    return size * tokens * saved + max(in_layer, in_head)
 
 
 def plan_memory(

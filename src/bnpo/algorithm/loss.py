@@ -69,36 +69,20 @@ class _TokenLogprobs(torch.autograd.Function):
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
             if len(parts) == 1 and not steps:
                 only_chunk = logits.sub_(normalizers[:, None]).exp_()
+            # Otherwise these logits would be in memory beside those of the next chunk
+            del logits, few_rows
         ctx.save_for_backward(hidden, weight, bias, targets, normalizers, only_chunk)
         return logprobs
 
     @staticmethod
     def backward(ctx, upstream):
-        hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
-        _, temperature, _ = ctx.drawn
+        hidden, weight, bias, *_ = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
         trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
         weight_gradient = None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
         for part in ctx.parts:
-            scale = upstream[part, None] / temperature  # [chunk tokens, 1]
-            probabilities = only_chunk  # [chunk tokens, head rows]
-            if probabilities is None:
-                # [chunk tokens, head rows]
-                logits = output = head_output(hidden[part], weight, bias)
-                if ctx.steps:
-                    with torch.enable_grad():
-                        after_steps = ctx.steps(output.requires_grad_())
-                    logits = after_steps.detach().clone()
-                probabilities = (
-                    _as_drawn(logits, targets[part], *ctx.drawn)
-                    .sub_(normalizers[part, None])
-                    .exp_()
-                )
-            # One at the target, less pi, times scale: written over pi to save memory.
-            d = probabilities.mul_(-scale).scatter_add_(1, targets[part, None], scale)
-            if ctx.steps:
-                [d] = torch.autograd.grad(after_steps, output, d)
+            d = _gradient_of_logits(ctx, upstream, part)  # [chunk tokens, head rows]
             if bias is not None:
                 bias_gradient += d.sum(dim=0)
             d = d.to(hidden.dtype)
@@ -111,9 +95,36 @@ class _TokenLogprobs(torch.autograd.Function):
                 weight_gradient = (
                     product if weight_gradient is None else weight_gradient.add_(product)
                 )
+                del product  # otherwise it would be in memory beside the next chunk, as would d
+            del d
         of_weight = None if weight_gradient is None else weight_gradient.to(weight.dtype)
         of_bias = None if bias is None else bias_gradient.to(bias.dtype)
         return hidden_gradient, of_weight, of_bias, *[None] * 6
+
+
+def _gradient_of_logits(ctx, upstream: torch.Tensor, part: slice) -> torch.Tensor:
+    """Return the gradient of the head's output for the tokens in `part`, [chunk tokens, head rows]
+    in fp32.
+
+    This is a function so that all else that a chunk needs is freed before the next step.
+    """
+    hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
+    _, temperature, _ = ctx.drawn
+    scale = upstream[part, None] / temperature  # [chunk tokens, 1]
+    probabilities = only_chunk  # [chunk tokens, head rows]
+    if probabilities is None:
+        logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+        if ctx.steps:
+            with torch.enable_grad():
+                after_steps = ctx.steps(output.requires_grad_())
+            logits = after_steps.detach().clone()
+        logits = _as_drawn(logits, targets[part], *ctx.drawn)
+        probabilities = logits.sub_(normalizers[part, None]).exp_()
+    # One at the target, less pi, times scale: written over pi to save memory.
+    d = probabilities.mul_(-scale).scatter_add_(1, targets[part, None], scale)
+    if ctx.steps:
+        [d] = torch.autograd.grad(after_steps, output, d)
+    return d
 
 
 def head_output(
