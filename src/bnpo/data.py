@@ -419,11 +419,14 @@ def latex(value: Fraction) -> str:
     return re.sub(r"(\d+)/(\d+)", r"\\frac{\1}{\2}", str(value))
 
 
+# The prompt of DeepSeek-R1 as the released code of the paper has it (`r1_prompt` of its
+# data_prepare.py), letter by letter
 THINK_PROMPT = (
-    "You are a helpful assistant. Think about the question first, then answer it. Put the "
-    "reasoning inside <think> </think> and the answer inside <answer> </answer>: <think> reasoning "
-    "</think> <answer> answer </answer>. Write the final result inside the answer tags as "
-    "\\boxed{}."
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves "
+    "it. The assistant first thinks about the reasoning process in the mind and then provides the "
+    "user with the answer. The reasoning process and answer are enclosed within <think> </think> "
+    "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
+    "</think><answer> answer here </answer>."
 )
 # None: that of the chat template, as in the paper
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
