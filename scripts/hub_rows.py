@@ -5,27 +5,12 @@ data files have.
 import re
 from collections.abc import Callable
 
-from mathequal import final_answer
+from bnpo.data import last_box
 
 Row = dict[str, object]
 MATHARENA = ("HMMT-Feb-2025", "HMMT-Nov-2025", "HMMT-Feb-2026", "BRUMO-2025", "CMIMC-2025")
 """Contests whose files on the hub have the columns of MathArena."""
 FIELDS = ("id", "problem", "answer", "solution", "subject", "level", "source")
-
-
-def last_box(solution: str) -> str:
-    r"""Return the content of the last \boxed or \fbox of a solution. Two of MATH have no braces:
-    `\boxed 2`.
-    """
-    boxes = re.split(r"\\(?:boxed|fbox) *", solution)[1:]
-    if not boxes:
-        raise ValueError(f"no box in the solution '{solution[:60]}'")
-    if not boxes[-1].startswith("{"):
-        return re.match(r"[^\s$.,]*", boxes[-1])[0]
-    answer = final_answer(r"\boxed" + boxes[-1])
-    if answer is None:
-        raise ValueError(f"a box without end in the solution '{solution[:60]}'")
-    return answer
 
 
 def whole_number(value: float | str) -> str:

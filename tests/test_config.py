@@ -100,6 +100,88 @@ def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
     assert parse("--config", str(saved)).batch.steps is None
 
 
+THINK = {"template": "think"}
+BRIEF = {"system_prompt": "Be brief."}
+
+
+@pytest.mark.parametrize(
+    ("preset", "saved", "flags", "expected"),
+    [
+        ("smollm2", {}, ["--template", "think"], THINK | {"system_prompt": None}),
+        ("smollm2", {}, ["--template=examples/base.jinja"], {"system_prompt": None}),
+        ("smollm2", {}, ["--template", "chat"], {"system_prompt": ""}),
+        (
+            "smollm2",
+            {},
+            ["--template", "examples/base.jinja", "--system-prompt", ""],
+            {"system_prompt": ""},
+        ),
+        ("smollm2", {}, ["--system-prompt", "Be brief."], BRIEF),
+        ("paper-format", {}, ["--system-prompt", "Be brief."], BRIEF | {"template": "chat"}),
+        ("paper-format", {}, ["--system_prompt="], {"template": "chat", "system_prompt": ""}),
+        ("paper-format", {}, ["--template", "chat"], {"template": "chat", "system_prompt": None}),
+        ("tiny", BRIEF, ["--template", "think"], THINK | {"system_prompt": None}),
+        ("tiny", BRIEF, ["--template", "examples/base.jinja"], BRIEF),
+        ("tiny", THINK, ["--system-prompt", "Be brief."], BRIEF | {"template": "chat"}),
+        ("tiny", {}, ["--epochs", "2"], {"steps": None, "epochs": 2}),
+        ("tiny", {}, ["--epochs", "2", "--steps", "0"], {"steps": 0, "epochs": 2}),
+        ("tiny", {"steps": 7}, ["--epochs=2"], {"steps": None, "epochs": 2}),
+        ("tiny", {"epochs": 3}, ["--steps", "7"], {"steps": 7}),
+        (
+            "tiny",
+            {"algo": "beta", "beta_parameters": [2, 2]},
+            ["--algo", "grpo"],
+            {"beta_parameters": None},
+        ),
+        (
+            "tiny",
+            {"algo": "weight", "weight": "p", "weight_wrong": "m"},
+            ["--algo", "grpo"],
+            {"weight": None},
+        ),
+        ("tiny", {"algo": "weight", "weight": "p"}, ["--algo", "weight"], {"weight": "p"}),
+        ("tiny", {"lr": 1e-5}, ["--lora-rank", "4", "--lr", "3e-6"], {"lr": 3e-6}),
+    ],
+)
+def test_what_is_typed_holds_against_preset_and_config(preset, saved, flags, expected, tmp_path):
+    source = ["--preset", preset]
+    if saved:
+        (tmp_path / "config.json").write_text(json.dumps({"preset": preset} | saved))
+        source = ["--config", str(tmp_path / "config.json")]
+    config = parse(*source, *flags)
+    check_config(config, ranks=1)
+    settings = flat_settings(config)
+    assert {name: settings[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("saved", "flags", "message"),
+    [
+        (
+            {},
+            ["--epochs", "2", "--steps", "7"],
+            "--steps and --epochs both set the number of steps",
+        ),
+        (
+            {},
+            ["--template", "think", "--system-prompt", "x"],
+            "--template think is a system prompt",
+        ),
+        ({}, ["--template", "think", "--system-prompt", ""], "--template think is a system prompt"),
+        (
+            {"eval_every": 0},
+            ["--eval-suite", "quick"],
+            "--eval-suite: has no effect, since --config",
+        ),
+        ({"rollouts_every": 0}, ["--watch-questions", "2"], "--config has --rollouts-every 0; set"),
+    ],
+)
+def test_flags_that_exclude_each_other_are_one_line(saved, flags, message, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"preset": "tiny"} | saved))
+    with refused(message):
+        check_config(parse("--config", str(tmp_path / "config.json"), *flags), ranks=1)
+
+
 @pytest.mark.parametrize(
     ("content", "flags", "message"),
     [

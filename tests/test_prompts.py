@@ -1,9 +1,10 @@
 import json
+import re
 
 import pytest
 from transformers import AutoTokenizer
 
-from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.config import PRESETS, TINY_MODEL, parse_train_config
 from bnpo.data import (
     THINK_PROMPT,
     Problem,
@@ -13,8 +14,10 @@ from bnpo.data import (
     render_prompt,
     stop_token_ids,
 )
-from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite
+from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite, own_settings, suite_template
 from bnpo.files import ROOT, InputError
+from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import stated_answer
 from conftest import refused
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'
@@ -232,3 +235,88 @@ def test_the_template_for_base_models(tokenizer, bos):
     assert (
         render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
     )
+
+
+R1_PROMPT = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves "
+    "it. The assistant first thinks about the reasoning process in the mind and then provides the "
+    "user with the answer. The reasoning process and answer are enclosed within <think> </think> "
+    "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
+    "</think><answer> answer here </answer>."
+)
+
+
+def test_table_2_has_the_prompt_of_the_released_code(tokenizer):
+    """`r1_prompt` of its data_prepare.py as the one system message, and the bare question."""
+    data = PRESETS["paper-format"].data
+    template = chat_template(tokenizer, data.template, data.system_prompt)
+    expected = f"<|im_start|>system\n{R1_PROMPT}<|im_end|>\n<|im_start|>user\n1+1=?<|im_end|>\n"
+    assert render_prompt(tokenizer, "1+1=?", template) == expected + "<|im_start|>assistant\n"
+    for name in ("paper-format", "quick-format"):
+        assert suite_template(load_suite(name), tokenizer) == template
+
+
+def shown_answer(prompt: str) -> str:
+    """The answer 7 in the form that a prompt shows, or in a box."""
+    shown = re.search(r"(<think> \w[^<]*</think>\s*<answer>)[^<]*(</answer>)", prompt)
+    return rf"{shown[1]}\boxed{{7}}{shown[2]}" if shown else r"So it is \boxed{7}."
+
+
+CASES = [(name, preset.data.rewards, preset.data.grader) for name, preset in PRESETS.items()]
+CASES += [(file.stem, ("accuracy",), None) for file in sorted(SUITES.glob("*.json"))]
+
+
+@pytest.mark.parametrize(("name", "rewards", "rule"), CASES)
+def test_an_answer_as_the_prompt_shows_it_earns_every_reward(name, rewards, rule, tokenizer):
+    if rule:
+        data = PRESETS[name].data
+        template, rules = chat_template(tokenizer, data.template, data.system_prompt), [rule]
+    else:
+        suite = load_suite(name)
+        template, rules = suite_template(suite, tokenizer), suite.rules
+    answer = shown_answer(render_prompt(tokenizer, "3+4=?", template))
+    tags = asks_for_tags(tokenizer, template)
+    assert tags == ("format" in name)
+    for rule in rules:
+        grader = Grader(rewards, grader=rule, workers=1)
+        assert grader([answer], ["7"], tags).rewards.tolist() == [[1.0] * len(rewards)], rule
+        assert stated_answer(answer, rule, tags) == "7"
+        grader.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "paper"),
+    [("7", 0), (" 7 ", 0), ("$7$", 1), (r"\(7\)", 1), (r"\boxed{7}", 1), ("x = 7", 0)],
+)
+def test_the_papers_rule_reads_only_latex_between_the_tags(answer, paper):
+    """It finds no plain number, which the findings of a run must say."""
+    text = f"<think> 3+4 </think><answer>{answer}</answer>"
+    grader = Grader(grader="paper", workers=1)
+    assert grader([text], ["7"], tags=True).rewards.tolist() == [[paper]]
+    assert (stated_answer(text, "paper", tags=True) is not None) == paper
+    assert stated_answer(text, "default", tags=True) is not None
+    grader.close()
+
+
+@pytest.mark.parametrize(
+    ("training", "suite", "lines"),
+    [
+        ({}, {}, 0),
+        ({"system_prompt": "Be exact."}, {}, 0),
+        ({"system_prompt": "Be exact."}, {"system_prompt": "Be exact."}, 0),
+        ({"system_prompt": "Be exact."}, {"system_prompt": "Be brief."}, 1),
+        ({"template": "think"}, {"system_prompt": ""}, 1),
+        ({}, {"template": "think"}, 1),
+        ({}, {"grader": "last_number"}, 1),
+        ({"template": "think"}, {"template": "think", "grader": "paper"}, 1),
+    ],
+)
+def test_a_line_says_what_an_evaluation_does_not_share_with_the_training(
+    training, suite, lines, tokenizer, tmp_path
+):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(json.loads((SUITES / "arithmetic.json").read_text()) | suite))
+    tokenizer.chat_template = chat_template(tokenizer, **{"template": "chat"} | training)
+    found = own_settings(load_suite(str(file)), "default", tokenizer)
+    assert len(found) == lines
+    assert all("mine" in line for line in found)

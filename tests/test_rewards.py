@@ -97,6 +97,16 @@ def test_format(text, right):
         (r"\boxed{12}", "12", True),
         ("#### 12", "#### 12", True),
         ("twelve", "12", False),
+        ("it is -1234.5", "$-1,234.5$", True),
+        ("she earns 18", r"\$18", True),
+        ("it is 6", r"\frac{25}{6}", False),
+        ("it is 6", "25/6", False),
+        ("it is 2", "(1,2)", False),
+        ("it is 2", "1,2", False),
+        ("it is 10", "2^{10}", False),
+        ("it is 5", "1e5", False),
+        ("it is 7", "3 + 4 = 7\n#### 7", False),
+        ("it is 5", "x = 5", False),
         ("", "", False),
         ("1." * 3000 + "2", "0.2", True),
         ("9" * 20_000 + "," * 20_000 + "7", "7", True),
@@ -209,7 +219,8 @@ def findings(**changes) -> list[dict]:
         "ranges": [(0.0, 1.0)],
         "rewards": [[[0.0], [1.0]]] * 4,
     }
-    case = healthy | {"failed": NO, "failures": {}, "finished": YES, "stated": True} | changes
+    case = healthy | {"failed": NO, "failures": {}, "finished": YES, "stated": True}
+    case |= {"problems": []} | changes
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     ids = tokenizer.encode(r"\boxed{1}" if case["stated"] else "none")
     groups = [
@@ -220,7 +231,9 @@ def findings(**changes) -> list[dict]:
     step = Rollouts(
         places, places, groups, rewards, case["failed"], [], None, failures, np.zeros(1)
     )
-    task = Task([], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False)
+    task = Task(
+        case["problems"], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False
+    )
     settings = {"rewards": case["reward_names"], "reward_weights": case["weights"]}
     return find([step], task, with_settings(PRESETS["tiny"], **settings))
 
@@ -307,10 +320,19 @@ def problems(*references: str) -> list[Problem]:
             "1 of 3 reference answers cannot be equalled: .* 1, ''",
         ),
         (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
-        (("two", "3"), ("accuracy",), "last_number", "'two', has no number"),
+        (("two", "3"), ("accuracy",), "last_number", "'two', is not one number"),
+        (
+            ("2", "(1,2)", "25/6", "4"),
+            ("accuracy",),
+            "last_number",
+            r"2 of 4 .*problem 1, '\(1,2\)', is not one number",
+        ),
+        (("2", "(1,2)"), ("accuracy", "last_number"), "default", "is not one number"),
+        (("2", "(1,2)"), ("accuracy",), "default", None),
+        (("2",) * 199 + ("25/6",), ("accuracy",), "last_number", None),
         (("2", ""), ("mine.py:f",), "default", None),
         (("2", ""), ("accuracy",), "mine.py:f", None),
-        (("['70']",) * 3, ("accuracy",), "last_number", None),
+        (("['70']",) * 3, ("accuracy",), "last_number", r"\"\['70'\]\", is not one number"),
         (("['a']", "x", "y"), ("accuracy",), "default", None),
         (("2",) * 199 + ("",), ("accuracy",), "default", None),  # as in MATH
     ],
@@ -320,6 +342,26 @@ def test_references_that_no_answer_can_equal(references, rewards, rule, message)
         return check_references(problems(*references), ["mine.jsonl"], rewards, rule)
     with pytest.raises(InputError, match=f"mine.jsonl: .*{message}"):
         check_references(problems(*references), ["mine.jsonl"], rewards, rule)
+
+
+@pytest.mark.parametrize(("answer", "offered"), [("7", True), (r"\frac{25}{6}", False)])
+def test_the_last_number_is_recommended_only_where_the_references_are_numbers(answer, offered):
+    found = findings(stated=False, rewards=NONE_RIGHT, problems=problems("7", "8", answer))
+    assert ("--grader last_number" in found[0]["text"]) == offered
+
+
+def test_the_reward_format_and_a_prompt_whose_example_it_rejects():
+    """Open-R1's layout has a blank between the tags."""
+    spaced = (
+        "Write <think> </think> and <answer> </answer>: <think> a </think> <answer> b </answer>."
+    )
+    check_format(("format",), spaced, "default")
+    check_format(("accuracy",), spaced, "paper")
+    check_format(("format",), spaced.replace("</think> <a", "</think><a"), "paper")
+    with pytest.raises(
+        InputError, match="</think> <answer> b </answer>', which --grader paper rej"
+    ):
+        check_format(("accuracy", "format"), spaced, "paper")
 
 
 def test_the_reward_format_and_a_template_that_opens_the_tag():

@@ -1,10 +1,13 @@
+import bz2
 import csv
 import gzip
 import json
+import lzma
 import os
 import re
 import subprocess
 import sys
+import tarfile
 
 import datasets
 import numpy as np
@@ -74,6 +77,7 @@ def test_several_sources_keep_their_order_and_have_ids_of_their_own(tmp_path):
 
 
 MIXED = [{"problem": "1", "answer": "2"}, {"problem": "1", "answer": True}]
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 PATTERN = (
     r"1: --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 4 = <<3+4=7>>7\n#### 7'"
 )
@@ -128,9 +132,29 @@ PATTERN = (
         ("rows.jsonl", '{"problem": "1", "answer": "1"}\nno\n', {}, "rows.jsonl:2: not JSON"),
         (
             "rows.jsonl",
-            b"\x1f\x8b\x08 gzip",
+            b"\xff\xfe utf-16",
             {},
-            "is not UTF-8 text (invalid start byte at byte 1); save it as UTF-8",
+            "is not UTF-8 text (invalid start byte at byte 0); save it as UTF-8",
+        ),
+        ("rows.jsonl", b"\x1f\x8b\x08 gzip", {}, "rows.jsonl: cannot be read ("),
+        ("rows.csv", b"BZh9 bzip2", {}, "rows.csv: cannot be read ("),
+        ("rows.json", b"\x28\xb5\x2f\xfd zstd", {}, "rows.json: cannot be read ("),
+        ("rows.jsonl", b"PK\x03\x04", {}, "is a zip archive or an Excel file; unpack it, or save"),
+        ("rows.csv", b"PK\x03\x04", {}, "is a zip archive or an Excel file; unpack it, or save"),
+        ("rows.jsonl", b"PAR1", {}, "is a Parquet file; let its name end in .parquet"),
+        ("rows.jsonl", b"ARROW1", {}, "is an Arrow file; save it as .parquet"),
+        (
+            "rows.parquet",
+            LFS,
+            {},
+            "is only a pointer of Git LFS; fetch the file with `git lfs pull",
+        ),
+        ("rows.jsonl", LFS, {}, "is only a pointer of Git LFS; fetch the file with `git lfs pull`"),
+        (
+            "rows.jsonl",
+            [{"problem": "1", "answer": r"so \boxed{7"}],
+            {"answer_pattern": "last_box"},
+            r"rows.jsonl:1: --answer-pattern 'last_box' finds nothing in the answer 'so \\boxed{7'",
         ),
         (
             "rows.csv",
@@ -188,6 +212,12 @@ AMBIGUOUS = {"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}
         ({"problem": "1/2=?", "answer": 0.5}, {}, ("1/2=?", "0.5")),
         ({"problem": 7, "answer": "7"}, {}, ("7", "7")),
         (VERL, VERL_FIELDS, (CHAT, "2")),
+        ({"problem": json.dumps(CHAT), "answer": "2"}, {}, (CHAT, "2")),
+        ({"problem": json.dumps(CHAT, indent=1), "answer": "2"}, {}, (CHAT, "2")),
+        ({"problem": '[{"role": 1}] has?', "answer": "2"}, {}, ('[{"role": 1}] has?', "2")),
+        ({"problem": "[1, 2] + [3] = ?", "answer": "2"}, {}, ("[1, 2] + [3] = ?", "2")),
+        ({"problem": "1", "answer": ["70"]}, {}, ("1", "70")),  # OlympiadBench's final_answer
+        ({"problem": "1", "answer": [70]}, {}, ("1", "70")),
         (AMBIGUOUS, {"problem_field": "prompt", "answer_field": "a.b"}, (CHAT, "2")),
         (
             {"prompt": CHAT, "x": {"y": {"z": 4}}},
@@ -227,7 +257,25 @@ NO_TEXT = "it must be a text or a number"
             VERL_FIELDS | {"answer_field": "prompt.x"},
             "field 'prompt.x' is missing; there are prompt",
         ),
-        ({"problem": "1", "answer": ["70"]}, {}, f"field 'answer' has type list; {NO_TEXT}"),
+        (
+            {"problem": "1", "answer": ["70", "71"]},
+            {},
+            f"field 'answer' has type list; {NO_TEXT}. Join the items with commas if an answer",
+        ),
+        ({"problem": "1", "answer": [["70"]]}, {}, f"field 'answer' has type list; {NO_TEXT}"),
+        ({"problem": "1", "answer": [None]}, {}, f"field 'answer' is empty; {NO_TEXT}"),
+        (
+            {"problem": str(CHAT), "answer": "1"},
+            {},
+            "field 'problem' is a chat as Python writes it",
+        ),
+        ({"problem": str(CHAT[0]), "answer": "1"}, {}, "field 'problem' is a chat as Python writ"),
+        ({"problem": json.dumps(CHAT[:1]), "answer": "1"}, {}, NO_CHAT),
+        (
+            {"problem": json.dumps({"messages": CHAT}), "answer": "1"},
+            {},
+            "field 'problem' has type dict; it must be a text or a list of messages",
+        ),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
         ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_CHAT),
         ({"problem": [], "answer": "1"}, {}, NO_CHAT),
@@ -239,26 +287,48 @@ def test_fields_that_cannot_be_read_are_named(name, row, columns, message, tmp_p
         load_problems(write(tmp_path / name, [row]), Columns(**columns))
 
 
-def test_packed_files_and_files_from_windows_are_read(tmp_path):
-    r"""With a byte-order mark, with \r\n, and packed by gzip."""
+def zstd(content: bytes) -> bytes:
+    packed = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(packed, "zstd") as file:
+        file.write(content)
+    return packed.getvalue().to_pybytes()
+
+
+PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
+
+
+@pytest.mark.parametrize("kind", PACK)
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "list.json", "rows.csv"])
+def test_packed_files_and_files_from_windows_are_read(name, kind, tmp_path):
+    r"""With a byte-order mark, with \r\n, and packed, whether the name says so or not."""
     expected = load_problems(write(tmp_path / "rows.jsonl"), GSM8K)
-    for name in ("rows.jsonl", "rows.json", "list.json", "rows.csv"):
-        content = write(tmp_path / name).read_bytes()
-        windows = b"\xef\xbb\xbf" + (
-            content if name == "rows.csv" else content.replace(b"\n", b"\r\n")
-        )
-        (tmp_path / f"{name}.gz").write_bytes(gzip.compress(windows))
-        (tmp_path / name).write_bytes(windows)
-        for file in (name, f"{name}.gz"):
-            found = load_problems(tmp_path / file, GSM8K)
-            assert [(p.problem, p.answer) for p in found] == [
-                (p.problem, p.answer) for p in expected
-            ], file
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"problem": "1"}' * 100)[:-9])
-    (tmp_path / "no.jsonl.gz").write_bytes(b"{}")
-    for file in ("cut.jsonl.gz", "no.jsonl.gz"):
+    content = write(tmp_path / name).read_bytes()
+    windows = b"\xef\xbb\xbf" + (content if name == "rows.csv" else content.replace(b"\n", b"\r\n"))
+    for file, packed in (
+        (name, windows),
+        (f"{name}.{kind}", PACK[kind](windows)),
+        (name, PACK[kind](windows)),
+    ):
+        (tmp_path / file).write_bytes(packed)
+        found = load_problems(tmp_path / file, GSM8K)
+        assert [(p.problem, p.answer) for p in found] == [(p.problem, p.answer) for p in expected]
+
+
+@pytest.mark.parametrize("kind", PACK)
+def test_packed_files_that_are_cut_or_of_another_kind_are_refused(kind, tmp_path):
+    (tmp_path / f"cut.jsonl.{kind}").write_bytes(PACK[kind](b'{"problem": "1"}' * 100)[:-9])
+    (tmp_path / f"no.jsonl.{kind}").write_bytes(b"{}")
+    for file in (f"cut.jsonl.{kind}", f"no.jsonl.{kind}"):
         with pytest.raises(InputError, match=rf"{file}: cannot be read \("):
             load_problems(tmp_path / file)
+    packed = parquet(tmp_path / "rows.parquet").read_bytes()
+    (tmp_path / f"rows.parquet.{kind}").write_bytes(PACK[kind](packed))
+    assert len(load_problems(tmp_path / f"rows.parquet.{kind}", GSM8K)) == 2
+    with tarfile.open(tmp_path / "rows.tar", "w") as archive:
+        archive.add(write(tmp_path / "rows.jsonl"))
+    (tmp_path / f"rows.tar.{kind}").write_bytes(PACK[kind]((tmp_path / "rows.tar").read_bytes()))
+    with refused("is a tar archive; unpack it, and name a file in it"):
+        load_problems(tmp_path / f"rows.tar.{kind}")
 
 
 def test_a_cell_may_be_large(tmp_path):
@@ -285,9 +355,41 @@ def test_a_folder_of_a_data_set(tmp_path):
     for name in ("two", "two#dev", "files"):
         with refused(r"cannot be read \(ValueError: name one of its splits, t.*, as in .*#test\)"):
             load_problems(tmp_path / name, columns)
+    with refused(r"cannot be read \(ValueError: save_to_disk writes no configurations; leave out"):
+        load_problems(f"{tmp_path / 'two'}:main#train", columns)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty: cannot be read \(.*\); check the folder"):
         load_problems(tmp_path / "empty", columns)
+
+
+TWO_CONFIGS = """---
+configs:
+- config_name: main
+  data_files: [{split: train, path: main/train.parquet}]
+- config_name: socratic
+  data_files: [{split: train, path: socratic/train.parquet}]
+---
+"""
+
+
+def test_a_clone_with_two_configurations(tmp_path):
+    columns, clone = Columns(problem_field="question"), tmp_path / "gsm8k"
+    for name, rows in (("main", ROWS), ("socratic", ROWS[1:])):
+        (clone / name).mkdir(parents=True)
+        parquet(clone / name / "train.parquet", rows)
+    (clone / "README.md").write_text(TWO_CONFIGS)
+    assert len(load_problems(f"{clone}:main#train", columns)) == 2
+    assert len(load_problems(f"{clone}:socratic", columns)) == 1
+    with refused(
+        r"ValueError: name one of its configurations, main, socratic, as in .*gsm8k:main#"
+    ):
+        load_problems(f"{clone}#train", columns)
+    with refused(
+        r"other#train: cannot be read \(ValueError: .*'other' not found.*check the folder"
+    ):
+        load_problems(f"{clone}:other#train", columns)
+    with refused(r"nothing:main#train: no such data file"):
+        load_problems(f"{tmp_path}/nothing:main#train", columns)
 
 
 def test_ids_that_are_not_unique_are_replaced_by_the_position(tmp_path):
@@ -308,17 +410,33 @@ def test_ids_that_are_not_unique_are_replaced_by_the_position(tmp_path):
     ]
 
 
-def test_the_last_box_of_a_solution_by_the_pattern_of_the_page(tmp_path):
-    [line] = [
-        line
-        for line in (ROOT / "docs" / "data.md").read_text().splitlines()
-        if "--answer-pattern '(?s)" in line
-    ]
-    solution = r"So \boxed{3} or {x,\n better \boxed{\frac{1}{2}}. Done {."
-    rows = [{"problem": "1", "answer": solution}, {"problem": "2", "answer": r"\boxed{x}"}]
-    columns = Columns(answer_pattern=line.split("'")[1])
-    problems = load_problems(write(tmp_path / "rows.jsonl", rows), columns)
-    assert [problem.answer for problem in problems] == [r"\frac{1}{2}", "x"]
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [
+        (r"So \boxed{3} or {x,\n better \boxed{\frac{1}{2}}. Done {.", r"\frac{1}{2}"),
+        (r"\boxed{1} and \boxed{\frac{\sqrt{a_{1}^{2}}}{2}}", r"\frac{\sqrt{a_{1}^{2}}}{2}"),
+        (r"\boxed{\left\{1,2\right\}}", r"\left\{1,2\right\}"),
+        (r"\boxed{1}, then \fbox{2}.", "2"),
+        (r"it is $\boxed 2$.", "2"),
+        (r"it is \boxed 1,234.5.", "1,234.5"),
+        (r"\boxed{ x }", "x"),
+        (r"\boxed{}", ""),  # two of MATH
+    ],
+)
+def test_the_last_box_of_a_solution(solution, answer, tmp_path):
+    columns = Columns(answer_pattern="last_box")
+    columns.check()
+    rows = [{"problem": "1", "answer": solution}]
+    assert load_problems(write(tmp_path / "rows.jsonl", rows), columns)[0].answer == answer
+
+
+def test_the_last_boxes_of_math_are_its_answers(data_dir):
+    """All 7,500 solutions."""
+    columns = Columns(answer_field="solution", answer_pattern="last_box")
+    found = load_problems(data_dir / "math_train.jsonl", columns)
+    expected = load_problems(data_dir / "math_train.jsonl")
+    assert len(found) == 7500
+    assert [problem.answer for problem in found] == [problem.answer for problem in expected]
 
 
 def test_rows_without_an_id_are_numbered(tmp_path):

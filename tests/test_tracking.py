@@ -12,7 +12,7 @@ import pytest
 from bnpo.config import parse_train_config
 from bnpo.files import InputError
 from bnpo.runs import tracking
-from bnpo.runs.tracking import Tracker, WandbLog
+from bnpo.runs.tracking import Tracker, WandbLog, wandb_mode
 
 METRICS = {
     "reward/mean": 0.25,
@@ -40,6 +40,37 @@ def test_a_line_a_step(tmp_path, capsys):
         for step in (1, 2)
     ]
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "mode"),
+    [
+        ("disabled", None, "disabled"),
+        ("disabled", "online", "disabled"),
+        ("offline", "online", "offline"),
+        ("offline", "run", "offline"),
+        ("online", "offline", "offline"),
+        ("online", "dryrun", "offline"),
+        ("online", "disabled", "disabled"),
+        ("offline", "disabled", "disabled"),
+        ("online", "", "online"),
+        ("online", "shared", "online"),
+    ],
+)
+def test_of_flag_and_variable_the_one_that_sends_less_holds(flag, variable, mode):
+    assert wandb_mode(flag, variable) == mode
+
+
+def test_a_line_says_that_the_variable_forbids_what_the_flag_asks_for(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    flags = ["--preset", "tiny", "--wandb", "online", "--output-dir", str(tmp_path)]
+    Tracker(parse_train_config(flags, has_cuda=False)[0], 1, 0).close()
+    assert capsys.readouterr().out == (
+        "W&B: disabled, since --wandb is online and WANDB_MODE is disabled\n"
+    )
+    assert not (tmp_path / "wandb").exists()
 
 
 def records(folder) -> list:
@@ -155,7 +186,12 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
 
 @pytest.mark.program
 @pytest.mark.parametrize(
-    "variables", [{}, {"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"}]
+    "variables",
+    [
+        {},
+        {"WANDB_PROJECT": "mine", "WANDB_NAME": "me", "WANDB_RUN_ID": "abc"},
+        {"WANDB_MODE": "online"},  # the flag forbids it
+    ],
 )
 def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(
     variables, tmp_path, monkeypatch, capsys

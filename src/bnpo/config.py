@@ -57,7 +57,7 @@ class DataSettings:
     think and answer tags. Or the path of a Jinja file."""
     system_prompt: str | None = None
     """System prompt, as text or as the path of a text file. '' is an empty one. The default is
-    the template's."""
+    the template's. Takes the place of that of the preset or of --config, and of `think`."""
     thinking: Literal["on", "off"] | None = None
     """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the
     template's own."""
@@ -89,9 +89,10 @@ class BatchSettings:
     mini_batches: Positive[int] = 1
     """Optimizer updates per pass, each on an equal share of the questions."""
     epochs: Positive[int] = 5
-    """Passes over the training data, which set the number of steps. --steps overrides it."""
+    """Passes over the training data, which set the number of steps where --steps does not."""
     steps: NotNegative[int | None] = None
-    """Number of steps. With 0, the default of the paper's presets, --epochs decides."""
+    """Number of steps. With 0, the default of the paper's presets, --epochs decides. Use one of the
+    two flags."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,8 @@ class LoggingSettings:
     """Number of fixed training questions that are answered again every --rollouts-every steps.
     0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Weights & Biases; WANDB_PROJECT names the project. metrics.jsonl is written in any case."""
+    """Weights & Biases; WANDB_PROJECT names the project. WANDB_MODE can only forbid: `offline` or
+    `disabled` hold against this flag. metrics.jsonl is written in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,6 +312,8 @@ PRESETS = {
     ),
 }
 
+# Settings that only one algorithm takes
+OF_ALGORITHM = {"beta": {"beta_parameters"}, "weight": {"weight", "weight_wrong"}}
 # Not taken from --config
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
@@ -384,7 +388,7 @@ def check_template(template: str, system_prompt: str | None) -> None:
         raise InputError(
             f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file"
         )
-    if template == "think" and system_prompt:
+    if template == "think" and system_prompt is not None:
         raise InputError(
             "--template think is a system prompt itself: use it without --system-prompt"
         )
@@ -437,6 +441,41 @@ def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     return PRESETS["paper-1.5b" if has_cuda else "tiny"], found
 
 
+def _typed(argv: Sequence[str]) -> set[str]:
+    """Return the names of the flags in a command line, with _ for -."""
+    return {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
+
+
+def _settle(config: TrainConfig, defaults: TrainConfig, typed: set[str]) -> dict[str, object]:
+    """Return other values for settings that were not typed, where a default would overrule what
+    was. Raises InputError for flags that exclude each other.
+    """
+    data, settled = config.data, dict[str, object]()
+    if "epochs" in typed and config.batch.steps:
+        if "steps" in typed:
+            raise InputError(
+                "--steps and --epochs both set the number of steps: leave one of them out, or "
+                "write --steps 0"
+            )
+        settled["steps"] = None
+    if "system_prompt" in typed and "template" not in typed and data.template == "think":
+        settled["template"] = "chat"  # think is chat with a system prompt
+    # A default of '' only keeps the default's template from adding its own text.
+    new_template = "template" in typed and data.template != defaults.data.template
+    keeps_prompt = "system_prompt" in typed or (data.system_prompt and data.template != "think")
+    if new_template and not keeps_prompt:
+        settled["system_prompt"] = None
+    if "algo" in typed:  # parameters that only the algorithm of --config takes
+        for algo, names in OF_ALGORITHM.items():
+            if config.method.algo != algo:
+                settled |= dict.fromkeys(names - typed)
+    for flag, period in (("eval_suite", "eval_every"), ("watch_questions", "rollouts_every")):
+        if flag in typed and period not in typed and getattr(config.logging, period) == 0:
+            flag, period = flag.replace("_", "-"), period.replace("_", "-")
+            raise InputError(f"--{flag}: has no effect, since --config has --{period} 0; set both")
+    return settled
+
+
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the config of the command line `argv`, and a line that says why it has its preset.
     Raises InputError.
@@ -451,6 +490,7 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
         TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about
     )
     found: dict[str, object] = {"preset": defaults.preset}
+    found |= _settle(config, defaults, _typed(argv))
     if config.update.lr is None:
         adds_lora = config.update.lora_rank is not None and defaults.update.lora_rank is None
         found["lr"] = defaults.update.lr * (10 if adds_lora else 1)

@@ -18,10 +18,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnpo import word_problems
-from bnpo.files import InputError, line_of, read_json_lines, read_text, unwritable
+from bnpo.files import (
+    InputError,
+    data_name,
+    line_of,
+    read_bytes,
+    read_json_lines,
+    read_text,
+    unwritable,
+)
+from mathequal import final_answer
 
 if TYPE_CHECKING:
     import pyarrow
+    from datasets import Dataset, DatasetDict
 
 # Groups are arguments of `datasets.load_dataset`. A split has no default: a test set must not be
 # `train` by mistake.
@@ -29,6 +39,7 @@ HUB = re.compile(
     r"hub:(?P<path>[\w.-]+/[\w.-]+)(:(?P<name>[^@#]+))?(@(?P<revision>[^#]+))?#(?P<split>.+)"
 )
 HUB_FORM = "hub:OWNER/NAME:CONFIG@REVISION#SPLIT, where :CONFIG and @REVISION can be left out"
+LAST_BOX = "last_box"  # a value of --answer-pattern: the function of this name
 # A chat, as chat templates take it: dicts with `role` and `content`
 Messages = list[dict[str, str]]
 
@@ -59,13 +70,15 @@ class Columns:
     answer_field: str = "answer"
     """Field or column with the reference answer, such as `reward_model.ground_truth`."""
     answer_pattern: str | None = None
-    r"""Regular expression whose one group is the reference answer within its field:
-    '####\s*(.*)' for GSM8K."""
+    r"""Where the reference answer is within its field. `last_box`: in the last \boxed{...}. Or a
+    regular expression with one group: '####\s*(.*)' for GSM8K."""
 
     def check(self) -> None:
         """Raise InputError for a pattern that is no regular expression with one group."""
+        if self.answer_pattern in (None, LAST_BOX):
+            return
         try:
-            if self.answer_pattern is not None and re.compile(self.answer_pattern).groups != 1:
+            if re.compile(self.answer_pattern).groups != 1:
                 raise re.error(r"it needs one group, around the answer, as in '####\s*(.*)'")
         except re.error as error:
             raise InputError(f"--answer-pattern {self.answer_pattern!r}: {error}") from error
@@ -108,7 +121,7 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     """Return the problems of a source, and the commit of a data set of the hub."""
     if problems := built_in_problems(name, "train", TRAINING_PROBLEMS):
         return problems, None
-    on_hub, in_folder = name.startswith("hub:"), os.path.isdir(name.partition("#")[0])
+    on_hub, in_folder = name.startswith("hub:"), _folder_and_config(name) is not None
     # Unlike Path.is_file, False for names that are too long
     if not (on_hub or in_folder or os.path.isfile(name)):
         advice = (
@@ -118,17 +131,19 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
         raise InputError(
             f"{name}: no such data file; {advice}. Data sets of the hub are {HUB_FORM}"
         )
-    if not (on_hub or in_folder or name.endswith((".csv", ".csv.gz", ".parquet"))):
+    file = data_name(name)
+    if not (on_hub or in_folder or file.endswith((".csv", ".parquet"))):
         return [_problem(place, row, columns) for place, row in read_json_lines(name)], None
     revision = None
     try:
         if on_hub or in_folder:
             table, revision = _table(name)
             rows = _rows(table, columns)
-        elif name.endswith(".parquet"):
+        elif file.endswith(".parquet"):
+            import pyarrow
             from pyarrow import parquet
 
-            rows = _rows(parquet.read_table(name, partitioning=None), columns)
+            rows = _rows(parquet.read_table(pyarrow.BufferReader(read_bytes(name))), columns)
         else:
             csv.field_size_limit(sys.maxsize)
             # All texts: 007 is not the number 7
@@ -138,6 +153,8 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
                     f"row {longer[0]} has more cells than there are columns; quote cells that have "
                     "commas"
                 )
+    except InputError:
+        raise
     except Exception as error:  # a dozen kinds, of four libraries
         path = unwritable(error)
         if path and not Path(path).is_relative_to(name.partition("#")[0]):
@@ -155,13 +172,25 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
     ], revision
 
 
+def _folder_and_config(name: str) -> tuple[str, str | None] | None:
+    """Return the folder and the configuration that FOLDER#SPLIT or FOLDER:CONFIG#SPLIT names, or
+    None if there is no such folder.
+    """
+    path = name.partition("#")[0]
+    if os.path.isdir(path):
+        return path, None
+    folder, _, config = path.rpartition(":")
+    return (folder, config) if os.path.isdir(folder) else None
+
+
 def _table(name: str) -> tuple["pyarrow.Table", str | None]:
-    """Return a data set of the hub and its commit, or FOLDER#SPLIT: from `save_to_disk`, or
+    """Return a data set of the hub and its commit, or that of a folder: from `save_to_disk`, or
     files as on the hub.
     """
     import datasets  # takes a second
 
-    folder, _, split = name.partition("#")
+    path, _, split = name.partition("#")
+    folder, config = _folder_and_config(name) or (path, None)
     commit = None
     if name.startswith("hub:"):
         match = HUB.fullmatch(name)
@@ -169,7 +198,7 @@ def _table(name: str) -> tuple["pyarrow.Table", str | None]:
             raise ValueError(f"a data set of the hub is {HUB_FORM}")
         asked = match.groupdict()
         # hf:// is the hub, even if a local folder has the same name.
-        dataset = datasets.load_dataset(**asked | {"path": f"hf://datasets/{asked['path']}"})
+        dataset = _load_dataset(**asked | {"path": f"hf://datasets/{asked['path']}"})
         # Without a network `datasets` takes its newest copy, whatever the revision. Its folder is
         # named by the commit.
         commit = Path(dataset.cache_files[0]["filename"]).parent.name
@@ -178,16 +207,39 @@ def _table(name: str) -> tuple["pyarrow.Table", str | None]:
                 f"the hub cannot be reached, and the local copy is of revision {commit}"
             )
     elif any((Path(folder) / file).is_file() for file in ("state.json", "dataset_dict.json")):
+        if config:
+            raise ValueError(f"save_to_disk writes no configurations; leave out :{config}")
         dataset = datasets.load_from_disk(folder)
     else:
-        dataset = datasets.load_dataset(folder)
+        dataset = _load_dataset(folder, config)
     if isinstance(dataset, dict):
         if split not in dataset and (split or len(dataset) > 1):
             raise ValueError(
-                f"name one of its splits, {', '.join(dataset)}, as in {folder}#{min(dataset)}"
+                f"name one of its splits, {', '.join(dataset)}, as in {path}#{min(dataset)}"
             )
         dataset = dataset[split or min(dataset)]
     return dataset.with_format("arrow")[:], commit
+
+
+def _load_dataset(
+    path: str, name: str | None = None, **options: str | None
+) -> "Dataset | DatasetDict":
+    """Return what `datasets.load_dataset` does. Raises ValueError with the configurations if one
+    must be named, and its other errors.
+    """
+    import datasets
+
+    try:
+        return datasets.load_dataset(path, name, **options)
+    except ValueError as error:
+        revision = options.get("revision")
+        configs = datasets.get_dataset_config_names(path, revision=revision)
+        if name is not None or len(configs) < 2:
+            raise
+        example = f"{path.removeprefix('hf://datasets/')}:{configs[0]}#..."
+        raise ValueError(
+            f"name one of its configurations, {', '.join(configs)}, as in {example}"
+        ) from error
 
 
 def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
@@ -205,31 +257,8 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
     """Return the problem in a row. `place` ends with the number of the line or row, which is
     also the default id.
     """
-    question, answer = _field(place, row, "problem", columns), _field(place, row, "answer", columns)
-    if isinstance(question, list):
-        are_messages = all(
-            isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m
-            for m in question
-        )
-        if not question or not are_messages or question[-1]["role"] != "user":
-            needed = "messages with role and content, the last of them the user's"
-            raise InputError(
-                f"{place}: field '{columns.problem_field}' is a list; its items must be {needed}"
-            )
-    else:
-        question = _text(place, question, columns.problem_field, "a text or a list of messages")
-    answer, pattern = (
-        _text(place, answer, columns.answer_field, "a text or a number"),
-        columns.answer_pattern,
-    )
-    if pattern is not None:
-        match = re.search(pattern, answer)
-        if match is None or not (match[1] or "").strip():
-            raise InputError(
-                f"{place}: --answer-pattern {pattern!r} finds nothing in the answer "
-                f"{answer[:200]!r}"
-            )
-        answer = match[1].strip()
+    question = _question(place, _field(place, row, "problem", columns), columns.problem_field)
+    answer = _answer(place, _field(place, row, "answer", columns), columns)
     name = place.rpartition(":")[2] if row.get("id") is None else str(row["id"])
     problem = Problem(name, question, answer)
     try:
@@ -239,6 +268,73 @@ def _problem(place: str, row: dict, columns: Columns) -> Problem:
             f"{place}: half of a surrogate pair, which is no text ({error.reason}); correct it"
         ) from error
     return problem
+
+
+# How a chat begins that a table holds as text: as JSON, or as Python writes it
+CHAT_AS_TEXT = re.compile(r"\s*\[?\s*\{\s*(['\"])(role|content|messages)\1\s*:")
+
+
+def _question(place: str, value: object, field: str) -> str | Messages:
+    """Return the question in the field `field`: a text, or a chat, which may be JSON text."""
+    needed = "messages with role and content, the last of them the user's"
+    if isinstance(value, str) and (start := CHAT_AS_TEXT.match(value)):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            # Python's way to write a list. Other text may be a question about messages.
+            if start[1] == "'" and str(value).rstrip().endswith(("}", "]")):
+                raise InputError(
+                    f"{place}: field '{field}' is a chat as Python writes it; save it as JSON, or "
+                    f"as a list of {needed}"
+                ) from error
+    if not isinstance(value, list):
+        return _text(place, value, field, "a text or a list of messages")
+    are_messages = all(
+        isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in value
+    )
+    if not value or not are_messages or value[-1]["role"] != "user":
+        raise InputError(f"{place}: field '{field}' is a list; its items must be {needed}")
+    return value
+
+
+def _answer(place: str, value: object, columns: Columns) -> str:
+    """Return the reference answer in the field --answer-field, extracted by --answer-pattern."""
+    needed, pattern = "a text or a number", columns.answer_pattern
+    if isinstance(value, list):
+        if len(value) > 1:
+            needed += ". Join the items with commas if an answer must have all of them; if one is "
+            needed += "enough, write them as one text for a reward of your own"
+        else:  # as in OlympiadBench
+            value = value[0] if value else None
+    answer = _text(place, value, columns.answer_field, needed)
+    if pattern is None:
+        return answer
+    found = None
+    if pattern == LAST_BOX:
+        with suppress(ValueError):
+            found = last_box(answer).strip()  # two of MATH are empty
+    elif match := re.search(pattern, answer):
+        found = (match[1] or "").strip() or None
+    if found is None:
+        raise InputError(
+            f"{place}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}"
+        )
+    return found
+
+
+def last_box(solution: str) -> str:
+    r"""Return the content of the last \boxed or \fbox of a solution. Two of MATH have no braces:
+    `\boxed 2`. Raises ValueError if there is none.
+    """
+    boxes = re.split(r"\\(?:boxed|fbox) *", solution)[1:]
+    if not boxes:
+        raise ValueError(f"no box in the solution '{solution[:60]}'")
+    if not boxes[-1].startswith("{"):
+        return re.split(r"[\s$]", boxes[-1])[0].rstrip(".,")
+    answer = final_answer(r"\boxed" + boxes[-1])
+    if answer is None:
+        raise ValueError(f"a box without end in the solution '{solution[:60]}'")
+    return answer
 
 
 def _field(place: str, row: dict, name: str, columns: Columns) -> object:
@@ -337,11 +433,14 @@ def latex(value: Fraction) -> str:
     return re.sub(r"(\d+)/(\d+)", r"\\frac{\1}{\2}", str(value))
 
 
+# The prompt of DeepSeek-R1 as the released code of the paper has it (`r1_prompt` of its
+# data_prepare.py), letter by letter
 THINK_PROMPT = (
-    "You are a helpful assistant. Think about the question first, then answer it. Put the "
-    "reasoning inside <think> </think> and the answer inside <answer> </answer>: <think> reasoning "
-    "</think> <answer> answer </answer>. Write the final result inside the answer tags as "
-    "\\boxed{}."
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves "
+    "it. The assistant first thinks about the reasoning process in the mind and then provides the "
+    "user with the answer. The reasoning process and answer are enclosed within <think> </think> "
+    "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
+    "</think><answer> answer here </answer>."
 )
 # None: that of the chat template, as in the paper
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}

@@ -2,10 +2,12 @@
 the machine.
 """
 
+import bz2
 import errno
 import gzip
 import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -141,21 +143,66 @@ def read_json(path: Path, advice: str) -> dict:
     return content
 
 
-def read_text(path: str | Path) -> str:
-    """Return the content of a UTF-8 file, packed if its name ends in .gz, with \\n between
-    lines. Raises InputError.
+def _unpack_zstd(content: bytes) -> bytes:
+    import pyarrow  # here, since workers of the grader do not need it
+
+    return pyarrow.CompressedInputStream(pyarrow.BufferReader(content), "zstd").read()
+
+
+# Compressed files by the suffix of their name, and by the bytes that they begin with
+UNPACK = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+    ".zst": _unpack_zstd,
+}
+PACKED = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+# Other files that are taken for data, by the bytes that they begin with, and what to do
+UNREADABLE = {
+    b"PK\x03\x04": "is a zip archive or an Excel file; unpack it, or save it as .csv",
+    b"ARROW1": "is an Arrow file; save it as .parquet, or name the folder of save_to_disk",
+    b"version https://git-lfs": "is only a pointer of Git LFS; fetch the file with `git lfs pull`",
+}
+
+
+def data_name(path: str | Path) -> str:
+    """Return the name of a file without the suffix of its compression: a.csv for a.csv.bz2."""
+    name = str(path)
+    return next((name.removesuffix(end) for end in UNPACK if name.endswith(end)), name)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a file. A file is unpacked if its name or its content says that it
+    is compressed. Raises InputError.
     """
     try:
         content = Path(path).read_bytes()
-        text = (gzip.decompress(content) if str(path).endswith(".gz") else content).decode(
-            "utf-8-sig"
-        )
+        by_content = [end for start, end in PACKED.items() if content.startswith(start)]
+        for end in [end for end in UNPACK if str(path).endswith(end)] or by_content:
+            content = UNPACK[end](content)
+    except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise InputError(f"{path}: cannot be read ({reason})") from error
+    for start, fault in UNREADABLE.items():
+        if content.startswith(start):
+            raise InputError(f"{path}: {fault}")
+    if content[257:262] == b"ustar":  # where tar has its mark
+        raise InputError(f"{path}: is a tar archive; unpack it, and name a file in it")
+    return content
+
+
+def read_text(path: str | Path) -> str:
+    """Return the content of a UTF-8 file, which may be compressed, with \\n between lines. Raises
+    InputError.
+    """
+    content = read_bytes(path)
+    if content.startswith(b"PAR1"):
+        raise InputError(f"{path}: is a Parquet file; let its name end in .parquet")
+    try:
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = f"{error.reason} at byte {error.start}"
         raise InputError(f"{path}: is not UTF-8 text ({place}); save it as UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise InputError(f"{path}: cannot be read ({reason})") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -164,7 +211,7 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
     Raises InputError.
     """
     text, rows, number = read_text(path), [], 1
-    is_list = str(path).endswith((".json", ".json.gz")) and text.lstrip().startswith("[")
+    is_list = data_name(path).endswith(".json") and text.lstrip().startswith("[")
     try:
         if is_list:
             rows = list(enumerate(json.loads(text), 1))

@@ -33,6 +33,7 @@ from bnpo.evaluation.suites import (
     encode_prompts,
     load_suite,
     longest_sequence,
+    own_settings,
 )
 from bnpo.files import ROOT, InputError
 from bnpo.policy.folder import (
@@ -514,6 +515,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
                 f"{problem.answer}"
             )
         problems, mean = kept, fmean(map(len, prompts))
+        lines += own_settings(suite, data.grader, tokenizer) if suite else []
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
     evaluation = (

@@ -45,7 +45,13 @@ from bnpo.evaluation.protocol import (
     versions,
 )
 from bnpo.evaluation.scores import compare, score_all
-from bnpo.evaluation.suites import Suite, dataset_problems, load_suite, override
+from bnpo.evaluation.suites import (
+    Suite,
+    check_references,
+    dataset_problems,
+    load_suite,
+    override,
+)
 from bnpo.files import (
     ROOT,
     InputError,
@@ -339,6 +345,8 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
             f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew"
         ) from error
     problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+    for name, dataset in suite.datasets.items():
+        check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
     evaluation = Evaluation(suite, problems, seed, tags)
     keys = evaluation.sample_keys()
     samples = Samples(folder, keys, protocol)

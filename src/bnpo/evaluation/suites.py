@@ -21,9 +21,10 @@ from bnpo.data import (
     content_hash,
     encode_prompt,
     load_problems,
+    render_prompt,
 )
 from bnpo.files import ROOT, InputError, read_json, read_text
-from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, last_number
+from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
 
 SUITES = ROOT / "evals"
 
@@ -156,6 +157,7 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
 
 # A run is refused if no answer can equal more of them. MATH has 2 empty ones in 7,500.
 BAD_REFERENCES = 0.01
+NOT_ONE_NUMBER = "is not one number, which --grader last_number and the reward last_number need"
 LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
 
 
@@ -167,10 +169,13 @@ def check_references(
     """
     if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
         return  # a function of the user's may need no reference
-    numbers_only = rule == "last_number" or "accuracy" not in rewards
+    # The reward last_number may be there beside accuracy by another rule
+    numbers_only = rule == "last_number" or "last_number" in rewards
     checks = {
         "is empty": [p for p in problems if not p.answer.strip()],
-        "has no number": [p for p in problems if numbers_only and last_number(p.answer) is None],
+        NOT_ONE_NUMBER: [
+            p for p in problems if numbers_only and reference_number(p.answer) is None
+        ],
         "is a list": [
             p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())
         ],
@@ -188,12 +193,38 @@ def check_references(
             )
 
 
+def are_numbers(problems: Sequence[Problem]) -> bool:
+    """Return whether the rule last_number can grade answers to `problems`."""
+    faulty = [problem for problem in problems if reference_number(problem.answer) is None]
+    return len(faulty) <= BAD_REFERENCES * len(problems)
+
+
 def suite_template(suite: Suite, tokenizer) -> str:
     """Return the Jinja template of the suite's prompts. Raises InputError."""
     try:
         return chat_template(tokenizer, suite.template, suite.system_prompt, suite.thinking)
     except InputError as error:
         raise InputError(f"suite {suite.name}: {error}") from error
+
+
+def own_settings(suite: Suite, grader: str, tokenizer) -> list[str]:
+    """Return a line for each setting of `suite` that evaluations during training do not share with
+    the training: its prompt takes the place of that in `tokenizer`, and `grader` that of its rule.
+    """
+    lines = []
+    if render_prompt(tokenizer, "1+2=?", suite_template(suite, tokenizer)) != render_prompt(
+        tokenizer, "1+2=?"
+    ):
+        lines.append(
+            f"evaluations have the prompt of the suite {suite.name}, which differs from that of "
+            "the training"
+        )
+    if suite.grader != grader:
+        lines.append(
+            f"evaluations are graded by --grader {grader}, not by {suite.grader} as the suite "
+            f"{suite.name} says for eval.py"
+        )
+    return lines
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:

@@ -56,10 +56,20 @@ def last_number(text: str) -> Decimal | None:
     return Decimal(("-" if sign else "") + digits.replace(",", ""))
 
 
+def reference_number(reference: str) -> Decimal | None:
+    r"""Return the number that `reference` is as a whole, or None if it is more than a number.
+
+    >>> [str(reference_number(text)) for text in ("-1,234.5", "$7$", "#### 7", "25/6", "(1,2)")]
+    ['-1234.5', '7', '7', 'None', 'None']
+    """
+    number = reference.strip().removeprefix("####").strip(" $")
+    return last_number(number) if NUMBER.fullmatch(number) else None
+
+
 def last_number_reward(text: str, reference: str) -> float:
-    """Return 1 if the last numbers of `text` and `reference` are equal, else 0. 3.50 equals 3.5."""
+    """Return 1 if the last number of `text` equals `reference`, else 0. 3.50 equals 3.5."""
     number = last_number(text)
-    return float(number is not None and number == last_number(reference))
+    return float(number is not None and number == reference_number(reference))
 
 
 def stated_answer(text: str, rule: str, tags: bool) -> str | None:
@@ -69,6 +79,9 @@ def stated_answer(text: str, rule: str, tags: bool) -> str | None:
     if rule == "last_number":
         number = last_number(text)
         return None if number is None else str(number)
+    # The released code does not know the tags. It finds an answer without a box only if it is LaTeX
+    if rule == "paper" and tags and not re.search(r"[\\$]", text[-500:]):
+        return None
     return final_answer(text, tags)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bnpo.config import TrainConfig
+from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 from bnpo.rollouts import Rollouts, Task, has_signal
 
@@ -79,14 +80,13 @@ def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dic
         )
         findings.append(("cut_off", text))
     if unstated >= MANY and "accuracy" in names:
-        lacks = "number" if config.data.grader == "last_number" else "\\boxed{}"
-        text = (
-            f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it "
-            "(--system-prompt), or take "
-        )
-        findings.append(
-            ("no_final_answer", text + "the last number in its place (--grader last_number)")
-        )
+        reads_numbers = config.data.grader == "last_number"
+        lacks = "number" if reads_numbers else "\\boxed{}"
+        text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it "
+        text += "(--system-prompt)"
+        if not reads_numbers and are_numbers(task.problems):
+            text += ", or take the last number in its place (--grader last_number)"
+        findings.append(("no_final_answer", text))
     # Rewards with weight 0 are only recorded
     for k in np.flatnonzero(weights or np.ones(len(names))):
         value, (lowest, highest) = rewards[0, 0, k], task.grader.ranges[k]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,9 +26,16 @@ from bnpo.data import (
 )
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
-from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
+from bnpo.evaluation.suites import (
+    check_references,
+    load_suite,
+    longest_sequence,
+    override,
+    own_settings,
+)
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS
 from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.folder import (
     adapter_base,
@@ -137,11 +145,14 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         model = model_folder(config.data.model, weights=False, adapters=False)
     if not resumed:
         check_apart(model, folder)
-    suite = None
-    if config.logging.eval_every:  # its scores are by the rule of the training
-        suite = override(load_suite(config.logging.eval_suite), (), None, config.data.grader)
-    longest = longest_sequence(config, suite)
+    own_suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
+    longest = longest_sequence(config, own_suite)
     tokenizer = prepare_tokenizer(config, model, longest)
+    suite = None
+    if own_suite:  # its scores are by the rule of the training
+        suite = override(own_suite, (), None, config.data.grader)
+        for line in own_settings(own_suite, config.data.grader, tokenizer) if rank == 0 else ():
+            print(line, flush=True)
     if not checkpoint:
         model_folder(config.data.model)  # only now, since weights may be downloaded
     plan = plan_here(config, model, longest)
@@ -159,7 +170,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     of_suite = evaluation.prompts.values() if evaluation else ()
     check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
-    check_format(config.data.rewards, tokenizer.decode(prompts[0]))
+    check_format(config.data.rewards, tokenizer.decode(prompts[0]), config.data.grader)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {
         "data_sha256": content_hash(problems),
@@ -203,9 +214,24 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
     return tokenizer
 
 
-def check_format(rewards: Sequence[str], prompt: str) -> None:
-    """Raise InputError if the reward `format` looks for a tag that `prompt` has written already."""
-    if "format" in rewards and prompt.rstrip().endswith("<think>"):
+# An answer that a prompt shows, such as <think> reasoning here </think><answer> answer </answer>
+EXAMPLE = re.compile(r"<think>[^<]*</think>\s*<answer>[^<]*</answer>")
+
+
+def check_format(rewards: Sequence[str], prompt: str, rule: str = "default") -> None:
+    """Raise InputError if the reward `format` by `rule` looks for a tag that `prompt` has written
+    already, or rejects the example that `prompt` gives.
+    """
+    if "format" not in rewards:
+        return
+    judge = (REWARDS | RELEASED_REWARDS if rule == "paper" else REWARDS)["format"]
+    examples = EXAMPLE.findall(prompt)
+    if examples and not any(judge(example, "") for example in examples):
+        raise InputError(
+            f"--rewards format: the prompt shows {examples[0]!r}, which --grader paper rejects; "
+            "leave nothing between the tags in the prompt, or take --grader default"
+        )
+    if prompt.rstrip().endswith("<think>"):
         problem = (
             "--rewards format: the chat template opens <think> itself, so no answer has that tag"
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import InputError, flush, line_of, writing
 
+WANDB_MODES = ("disabled", "offline", "online")  # from the one that sends least
 FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
 
 
@@ -20,9 +21,12 @@ class Tracker:
 
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = config.folder.output_dir
+        flag, variable = config.logging.wandb, os.environ.get("WANDB_MODE")
+        mode = wandb_mode(flag, variable)
+        if flag != "disabled" and variable not in (None, "", flag):
+            print(f"W&B: {mode}, since --wandb is {flag} and WANDB_MODE is {variable}", flush=True)
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        is_off = "disabled" in (config.logging.wandb, os.environ.get("WANDB_MODE"))
-        self._wandb = None if is_off else WandbLog(config)
+        self._wandb = None if mode == "disabled" else WandbLog(config)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
@@ -57,6 +61,12 @@ class Tracker:
             self._wandb.close()
 
 
+def wandb_mode(flag: str, variable: str | None) -> str:
+    """Return the mode of W&B: that of --wandb or of WANDB_MODE, whichever sends less."""
+    asked = {"dryrun": "offline", "run": "online"}.get(variable or "", variable)  # W&B's old names
+    return min(flag, asked, key=WANDB_MODES.index) if asked in WANDB_MODES else flag
+
+
 class WandbLog:
     """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
 
@@ -74,7 +84,7 @@ class WandbLog:
         environment.setdefault("WANDB_SILENT", "true")  # read by the import
         import wandb  # takes a second, and most runs do not use it
 
-        mode = environment.get("WANDB_MODE", config.logging.wandb)
+        mode = wandb_mode(config.logging.wandb, environment.get("WANDB_MODE"))
         self._failed = False
         try:
             self._run = wandb.init(
