@@ -263,17 +263,23 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
     # token.
     texts = [row["answer"].removesuffix("<|im_end|>") for row in rows]
     assert [row["rewards"]["short"] for row in rows] == [float(len(text) < 12) for text in texts]
-    assert line["reward/short"] == np.mean([row["rewards"]["short"] for row in rows])
-    long = {
-        (row["reference"], text) for row, text in zip(rows, texts, strict=True) if len(text) > 40
-    }
-    assert line["reward/errors"] == line["reward/errors/ValueError"] == len(long) > 0
+    failed = np.array([row.get("failed", False) for row in rows])
+    assert failed.tolist() == [len(text) > 40 for text in texts]
+    assert line["reward/errors"] == line["reward/errors/ValueError"] == failed.sum() > 0
+    assert line["answers/left_out"] == failed.mean()
     assert line["reward/timeouts"] == 0
-    assert ":short: ValueError: too long for me (scored lowest, and counted)" in console
+    assert ":short: ValueError: too long for me (the answer is left out, and counted)" in console
+    rewards = np.array([list(row["rewards"].values()) for row in rows])  # [answers, K]
+    for name, values in zip(("accuracy", "format", "short"), rewards[~failed].T, strict=True):
+        assert line[f"reward/{name}"] == pytest.approx(values.mean())
+    assert line["reward/mean"] == pytest.approx(rewards[~failed].mean())
+    assert not np.array([row["advantage"] for row in rows])[failed].any()
     assert line["reward/format"] == 0  # the tiny model writes no tags
     assert line["beta/format/E"] == 0
     assert line["beta/format/edge"] == 1
-    assert line["beta/accuracy/E"] == line["reward/accuracy"]
+    groups = zip(rewards[:, 0].reshape(4, 8), failed.reshape(4, 8), strict=True)
+    accuracies = [group[~gone].mean() for group, gone in groups if (~gone).sum() > 1]
+    assert line["beta/accuracy/E"] == pytest.approx(np.mean(accuracies))
     assert line["grad_norm"] > 0
 
 

@@ -35,6 +35,8 @@ from bnpo.evaluation.suites import (
     longest_sequence,
 )
 from bnpo.files import ROOT, InputError
+from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import BUILT_IN
 from bnpo.policy.folder import (
     check_model,
     load_tokenizer,
@@ -493,6 +495,9 @@ def training_inputs(config: TrainConfig) -> Inputs:
         problems, mean = kept, fmean(map(len, prompts))
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
+    if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
+        example = problems[0].answer
+        Grader(data.rewards, users_range=config.users_range, workers=1, example=example).close()
     evaluation = (
         evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
     )
