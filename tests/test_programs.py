@@ -378,10 +378,16 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     assert max(drawn) > 4
     for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
         [file] = (tmp_path / "whole" / "rollouts").glob(f"*{step}.jsonl*")
-        rewards = [
-            row["rewards"]["accuracy"] for row in map(json.loads, file.read_text().splitlines())
-        ]
+        rows = json_lines(file)
+        rewards = [row["rewards"]["accuracy"] for row in rows]
         assert len(rewards) == 2 * count
+        groups = [
+            (rows[i]["id"], rows[i]["answer"], rows[i + 1]["answer"])
+            for i in range(0, 2 * count, 2)
+        ]
+        if count == 12:  # of 8 questions: those that were drawn again have other answers
+            assert len({question for question, *_ in groups}) <= 8
+            assert len(set(groups)) > 8
         differ = np.not_equal(rewards[::2], rewards[1::2])  # [questions drawn]
         assert differ.sum() >= 4 or count == 12
         assert differ[:-4].sum() < 4  # no draw was in vain

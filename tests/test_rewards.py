@@ -24,9 +24,11 @@ from bnpo.grading.rewards import (
 )
 from bnpo.planning import dry_run_training
 from bnpo.policy.sampling import Answer
+from bnpo.policy.speed import Stopwatch
 from bnpo.report.run_files import summary
-from bnpo.rollouts import Rollouts, Task, has_signal, trained_groups
+from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
+from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
 
 
@@ -511,6 +513,63 @@ def test_a_group_has_a_signal_if_any_reward_differs():
     assert has_signal(rewards).tolist() == [False, True, True]
     # The second is only recorded
     assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]
+
+
+def test_without_the_reward_of_its_greedy_answer_a_question_is_left_out():
+    def grades(*failed: bool) -> Grades:
+        return Grades(np.zeros((len(failed), 1)), np.array(failed), Counter())
+
+    groups = [grades(False, True), grades(False, False), grades(False, False)]
+    assert failed_answers(groups).tolist() == [[False, True], [False] * 2, [False] * 2]
+    greedy = [grades(False), grades(True), grades(False)]
+    left_out = failed_answers(groups, greedy)
+    assert left_out.tolist() == [[False, True], [True, True], [False, False]]
+    rewards = np.array([[1, 0], [1, 0], [1, 0]])[:, :, None]
+    assert has_signal(rewards, None, left_out).tolist() == [False, False, True]
+    values = compute_advantages(
+        Method("remax"), rewards, greedy_rewards=np.zeros((3, 1)), failed=left_out
+    ).values
+    assert values.tolist() == [[0, 0], [0, 0], [1, 0]]
+
+
+def test_metrics_are_those_of_what_is_trained():
+    """Weights 1 and 0.2; the last answer has failed, with the placeholder 0."""
+    rewards = np.array([[[1.0, 0], [0, 1]], [[1, 1], [0, 0]]])  # [n, m, K]
+    failed = np.array([[False, False], [False, True]])
+    answer = Answer([1, 2], True, np.zeros(2))
+    rollouts = Rollouts(
+        np.arange(2),
+        np.arange(2),
+        [[answer] * 2] * 2,
+        rewards,
+        failed,
+        [],
+        None,
+        Counter({"timeout": 1}),
+        np.ones(1),
+    )
+    rewarded = {"rewards": ("accuracy", "format"), "reward_weights": (1.0, 0.2)}
+    config = with_settings(PRESETS["tiny"], **rewarded)
+    ranges = [(0.0, 1.0)] * 2
+    values, fits = compute_advantages(config.method, rewards, ranges=ranges, failed=failed)
+    update = {"updates/skipped": 0.0, "update/tflop": 0.0, "tokens/trained": 0.0}
+    stopwatch = Stopwatch()
+    for phase in ("total", "generate", "update"):
+        with stopwatch(phase):
+            pass
+    step = Step(1, 2, rollouts, values, fits, update, {}, 0.0, stopwatch)
+    metrics = step.metrics(config, ranges)
+    means = [1 / 1.2, 0.2 / 1.2, 1]  # of the three answers
+    assert metrics["reward/mean"] == pytest.approx(np.mean(means))
+    questions = [np.mean(means[:2]), means[2]]
+    assert metrics["reward/se"] == pytest.approx(np.std(questions, ddof=1) / np.sqrt(2))
+    assert metrics["reward/accuracy"] == pytest.approx(2 / 3)
+    assert metrics["reward/format"] == pytest.approx(2 / 3)
+    assert metrics["groups/all_equal"] == 0.5
+    assert metrics["answers/left_out"] == 0.25
+    assert metrics["reward/timeouts"] == 1
+    # One question is left with two answers: the fit is that of its p
+    assert metrics["beta/E"] == pytest.approx(questions[0])
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,7 @@ class Rollouts:
     trained: np.ndarray  # [n], which of the q questions are trained on; not for watched questions
     answers: list[list[Answer]]  # [q][m]
     rewards: np.ndarray  # [q, m, K], a placeholder where a reward could not be computed
-    # [q, m], True for answers that are left out of all statistics and of the gradient: one of their
-    # rewards could not be computed or, with ReMax, one of the greedy answer that they are compared
-    # with
-    failed: np.ndarray
+    failed: np.ndarray  # [q, m], which answers are left out, see `failed_answers`
     greedy_answers: list[Answer]  # [q] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [q, K] for ReMax, else None
     failures: Counter[str]  # rewards of answers that could not be computed, by kind
@@ -95,9 +92,7 @@ def collect(
             (greedy if is_greedy else groups).append(graded)
         task.grader.check_ranges([grades for _, grades in groups + greedy])
         rewards = np.stack([grades.rewards for _, grades in groups])  # [q, m, K]
-        failed = np.stack([grades.failed for _, grades in groups])  # [q, m]
-        if greedy:  # without its reward, the other answers to the question have no baseline
-            failed = failed | np.stack([grades.failed for _, grades in greedy])
+        failed = failed_answers([grades for _, grades in groups], [grades for _, grades in greedy])
         if has_signal(rewards, reward_weights, failed).sum() >= n:
             break
     return Rollouts(
@@ -176,6 +171,18 @@ def collect_batch(
         places.append(place)
     rollouts = collect(task, draws, step, sampler, config, stopwatch)
     return rollouts, places[len(rollouts.questions) // n - 1]
+
+
+def failed_answers(grades: Sequence[Grades], greedy_grades: Sequence[Grades] = ()) -> np.ndarray:
+    """Return which answers are left out of all statistics and of the gradient, [q, m].
+
+    They are those of which a reward could not be computed. With ReMax (`greedy_grades` [q]), they
+    are also all answers to a question whose greedy answer failed: they have no baseline.
+    """
+    failed = np.stack([of_group.failed for of_group in grades])  # [q, m]
+    if greedy_grades:
+        failed = failed | np.stack([of_answer.failed for of_answer in greedy_grades])  # | [q, 1]
+    return failed
 
 
 def has_signal(

@@ -136,7 +136,7 @@ class Grader:
         """Wait for what `start` has begun, and return the grades.
 
         In place of a reward that could not be computed stands its lowest value, or 0. It must not
-        be used: `Rollouts.failed` says what becomes of such answers.
+        be used: `failed_answers` says what becomes of such answers.
         """
         failures: Counter[str] = Counter()
         outside: dict[str, list[float]] = {}

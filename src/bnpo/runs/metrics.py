@@ -57,7 +57,7 @@ class Step:
             "reward/se": _standard_error(of_questions),
             "reward/timeouts": failures["timeout"],
             "reward/errors": failures.total() - failures["timeout"],
-            "groups/all_equal": 1 - signals.mean(),
+            "groups/all_equal": (~signals).mean(),
             "advantage/std": self.advantages.std(),
             # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra
             # pass.
