@@ -11,6 +11,7 @@ less memory and time than a run.
 """
 
 import argparse
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,24 +113,27 @@ def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     rollouts, task = sample.rollouts, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    mixed = has_signal(rollouts.rewards, config.method.reward_weights).mean()
+    counted, weights = ~rollouts.failed, config.method.reward_weights  # [n, m], [K]
+    mixed = has_signal(rollouts.rewards, weights, rollouts.failed).mean()
     n, m, _ = rollouts.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
     table.add_column("value", justify="right")
     for k, name in enumerate(names):
         low, high = task.grader.ranges[k]
-        table.add_row(
-            f"mean reward {name}, from {low:g} to {high:g}",
-            f"{rollouts.rewards[:, :, k].mean():.3f}",
-        )
-        table.add_row(
-            f"answers with the highest {name}", f"{(rollouts.rewards[:, :, k] == high).mean():.1%}"
-        )
+        values = rollouts.rewards[:, :, k][counted]  # of the answers that count
+        if not len(values):  # the findings say why
+            continue
+        if math.isfinite(high):
+            table.add_row(f"mean reward {name}, from {low:g} to {high:g}", f"{values.mean():.3f}")
+            table.add_row(f"answers with the highest {name}", f"{(values == high).mean():.1%}")
+        else:
+            table.add_row(f"mean reward {name}", f"{values.mean():.3f}")
+            table.add_row(f"lowest and highest {name}", f"{values.min():g}, {values.max():g}")
     table.add_row("questions with both better and worse answers", f"{mixed:.1%}")
     table.add_row("cut off at --max-answer-tokens", f"{1 - rollouts.finished.mean():.1%}")
     table.add_row("without a final answer", f"{unstated_share([rollouts], task, config):.1%}")
-    table.add_row("rewards that failed", f"{rollouts.failed.mean():.1%}")
+    table.add_row("answers left out, because a reward failed", f"{rollouts.failed.mean():.1%}")
     table.add_row("mean length in tokens", f"{rollouts.lengths.mean():.1f}")
     of_step = config.batch.questions_per_step * config.batch.samples_per_question
     table.add_row(

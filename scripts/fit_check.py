@@ -123,8 +123,14 @@ def check_run(folder: Path, resamples: int) -> None:
     names = [reward_name(reward) for reward in config["rewards"]]
     found: dict[str, list[float]] = {}
     for path in sorted((folder / "rollouts").glob("step-*.jsonl")):
-        rewards = rewards_of(whole_json_lines(path), config["samples_per_question"])  # [n, m, K]
+        rows = whole_json_lines(path)
+        rewards = rewards_of(rows, config["samples_per_question"])  # [n, m, K]
         if rewards is None or step_of(path) is None:
+            continue
+        # Only questions with m known rewards have a count of m answers
+        failed = np.reshape([row.get("failed", False) for row in rows], rewards.shape[:2])
+        rewards = rewards[~failed.any(axis=1)]
+        if not len(rewards):
             continue
         for k, name in enumerate(names if len(names) > 1 else [""]):
             values = rewards[:, :, k]  # [n, m]

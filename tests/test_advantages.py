@@ -4,8 +4,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS, Method
+from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages, trained_rewards
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_RANGE, Method
 from bnpo.files import InputError
 
 GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo", "weight")
@@ -126,6 +126,148 @@ def test_equal_rewards_give_nothing_to_rescale(m):
                 atol=1e-6,
                 err_msg=algo,
             )
+
+
+@pytest.mark.parametrize("m", [3, 6, 7, 16])
+@pytest.mark.parametrize("values", [(0.1, 0.2, 0.3), (0.3, 0.2, 0.1), (0.7,)])
+def test_a_constant_group_gets_exactly_0(m, values):
+    """Up to the last bit, and also where only the sums of several rewards are equal."""
+    extra, k = {"lengths": np.arange(2 * m).reshape(2, m)}, len(values)
+    equal_sums = np.tile([values, values[::-1]], (m, 1))[:m]  # [m, K]
+    equal = np.tile(values, (m, 1))  # [m, K]
+    others = np.tile([(1.0,) * k, (0.0,) * k], (m, 1))[:m]  # [m, K]
+    for algo in (*GROUP_CENTRED, "opo"):
+        found = advantages(algo, np.array([equal, others]), extra)
+        assert not found[0].any(), algo
+        assert found[1].any(), algo
+        if algo != "gdpo":  # which takes the rewards apart
+            assert not advantages(algo, np.array([equal_sums, others]), extra)[0].any(), algo
+    for algo in sorted(ALGORITHMS.keys() - {"remax"}):  # some depend on other questions
+        assert not advantages(algo, np.array([equal, equal]), extra).any(), algo
+
+
+def test_shrinkage_without_noise_shrinks_nothing():
+    """Groups of 0.1 and of 0.8 have no noise, and each has one other group, so no variance."""
+    for m in (3, 6, 7):
+        rewards = np.repeat([[0.1], [0.8]], m, axis=1)[:, :, None]
+        assert not advantages("shrinkage", rewards, {}).any()
+
+
+FAILING = sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize("algo", FAILING)
+def test_failed_answers_change_nothing_for_the_others(algo):
+    """Every question loses one of four answers, whatever its reward: as if m were three."""
+    rng = np.random.default_rng(0)
+    for k in (1, 2):
+        rewards = rng.integers(0, 2, (6, 3, k)).astype(float)
+        lengths, greedy = rng.integers(1, 50, (6, 3)), rng.integers(0, 2, (6, k)).astype(float)
+        lost = rng.integers(0, 4, 6)  # place of the failed answer, by question
+
+        def with_lost(values, extra, lost=lost):
+            pairs = zip(values, lost, strict=True)
+            return np.array([np.insert(group, place, extra, axis=0) for group, place in pairs])
+
+        failed = with_lost(np.zeros((6, 3), bool), True)
+        for decompose in (False, True) if algo != "curverl" else ():
+            settings = {"decompose": decompose, "beta_moments": "corrected"}
+            expected = advantages(
+                algo, rewards, {"lengths": lengths, "greedy_rewards": greedy}, **settings
+            )
+            for reward in (0.0, 1.0, np.nan):
+                extra = {"lengths": with_lost(lengths, 7), "greedy_rewards": greedy}
+                found = advantages(
+                    algo, with_lost(rewards, reward), extra | {"failed": failed}, **settings
+                )
+                assert not found[failed].any()
+                np.testing.assert_allclose(
+                    found[~failed].reshape(6, 3), expected, rtol=1e-12, atol=1e-15
+                )
+
+
+@pytest.mark.parametrize("algo", FAILING)
+def test_a_question_with_one_answer_left_does_not_count(algo):
+    rng = np.random.default_rng(0)
+    rewards, lengths = rng.integers(0, 2, (5, 4, 1)).astype(float), np.full((5, 4), 3)
+    greedy, failed = np.ones((5, 1)), np.zeros((5, 4), dtype=bool)
+    failed[1, 1:], failed[3] = True, True  # one answer is left of question 1, none of question 3
+    kept = [0, 2, 4]
+    extra = {"lengths": lengths[kept], "greedy_rewards": greedy[kept]}
+    expected = advantages(algo, rewards[kept], extra)
+    extra = {"lengths": lengths, "greedy_rewards": greedy, "failed": failed}
+    found = advantages(algo, rewards, extra)
+    assert not found[[1, 3]].any()
+    np.testing.assert_array_equal(found[kept], expected)
+    everything = extra | {"failed": np.ones((5, 4), dtype=bool)}
+    assert not advantages(algo, rewards, everything, rescale_advantages=True).any()
+
+
+def test_failed_answers_by_hand():
+    """Of question 0 the answers 1, 0, 0 are left, so p = 1/3. Both questions have f = 1."""
+    rewards = np.array([[[1.0], [0], [0], [1]], [[1], [1], [0], [0]]])
+    failed = np.array([[False, False, False, True], [False] * 4])
+    for algo, factor in (("reinforce", (1, 1)), ("rloo", (3 / 2, 4 / 3)), ("maxrl", (3, 2))):
+        values = compute_advantages(Method(algo), rewards, failed=failed).values
+        expected = np.array([[2 / 3, -1 / 3, -1 / 3, 0], [1 / 2, 1 / 2, -1 / 2, -1 / 2]])
+        np.testing.assert_allclose(values, expected * np.array(factor)[:, None])
+    # The fit is that of the accuracies 1/3 and 1/2: E = 5/12, V = 1/72
+    [fit] = compute_advantages(Method("bnpo"), rewards, failed=failed).fits
+    assert (fit.mean, fit.variance) == pytest.approx((5 / 12, 1 / 72))
+    values = compute_advantages(Method("reinforce_pp"), [[[1.0]], [[0.0]]], lengths=[[3], [1]])
+    assert values.values.ravel() == pytest.approx([0.5, -1.5], rel=1e-4)  # m = 1: nothing failed
+    with pytest.raises(ValueError, match=r"failed must be \[n, m\] = \(2, 4\)"):
+        compute_advantages(Method("bnpo"), rewards, failed=failed[:1])
+
+
+def test_an_estimator_that_counts_failed_answers_is_noticed(monkeypatch):
+    monkeypatch.setitem(ALGORITHMS, "reinforce", lambda batch: batch.rewards - batch.rewards.mean())
+    with pytest.raises(ValueError, match="reinforce gave nan; it must leave out rewards that are"):
+        compute_advantages(Method("reinforce"), np.ones((1, 3, 1)), failed=[[True, False, False]])
+
+
+@pytest.mark.parametrize("tiny", [1e-4, 1e-9, 1e-300])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_graded_rewards_near_0_or_1_do_not_outweigh_the_batch(tiny, mirrored):
+    """One question whose answers score up to `tiny` among questions near 0.5."""
+    m = 8
+    rng = np.random.default_rng(0)
+    rewards = rng.uniform(0.3, 0.7, (16, m, 1))
+    rewards[0] = tiny * rng.random((m, 1))
+    rewards = 1 - rewards if mirrored else rewards
+    methods = [
+        Method("bnpo"),
+        Method("beta", beta_parameters=(6, 6)),
+        Method("weight", weight="p**-3 + (1-p)**-3"),
+    ]
+    for method in methods:
+        values = np.abs(compute_advantages(method, rewards).values)  # [n, m]
+        assert np.isfinite(values).all()
+        # R - p is at most `tiny`, and the weight at most that of an accuracy of 1 / (2m)
+        assert values[0].max() <= tiny * 1e4
+        assert values[1:].max() > 0.01
+
+
+def test_rewards_taken_as_they_are():
+    rewards = np.array([[[-3.0], [1], [2]], [[7], [7], [7]]])
+    for algo, expected in (("reinforce", [-3.0, 1, 2]), ("rloo", [-4.5, 1.5, 3])):
+        values = compute_advantages(Method(algo), rewards, ranges=AS_THEY_ARE).values
+        np.testing.assert_allclose(values, [expected, [0, 0, 0]])
+    for algo in NEEDS_RANGE:
+        with pytest.raises(ValueError, match=f"{algo} needs rewards in a finite range"):
+            advantages(algo, rewards, {"ranges": AS_THEY_ARE})
+    with pytest.raises(ValueError, match="is inf, outside"):
+        compute_advantages(Method("grpo"), [[[np.inf], [0]]], ranges=AS_THEY_ARE)
+
+
+def test_the_trained_mean_of_rewards_is_weighted_and_mapped():
+    """Rewards 1 and -1 to 1: the second is mapped to 0.75, so (1 * 1 + 0.2 * 0.75) / 1.2."""
+    method = Method("grpo", reward_weights=(1, 0.2, 0))
+    rewards, failed = np.array([[[1, 0.5, 9], [0, -1, 9]]]), np.array([[False, True]])
+    ranges = [(0, 1), (-1, 1), AS_THEY_ARE]
+    [[mean, lost]] = trained_rewards(method, rewards, ranges=ranges, failed=failed)
+    assert mean == pytest.approx(1.15 / 1.2)
+    assert np.isnan(lost)
 
 
 @pytest.mark.parametrize("decompose", [False, True])

@@ -239,11 +239,7 @@ def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
     and `beta` does not.
     """
     rewards, extra = batch
-    parts = (
-        np.split(rewards, rewards.shape[2], axis=2)
-        if decompose
-        else [rewards.mean(axis=2, keepdims=True)]
-    )
+    parts = np.split(rewards, rewards.shape[2], axis=2) if decompose else [rewards]
     adaptive, fits = compute_advantages(Method("bnpo", decompose), rewards)
     if all(fit.edge != "concentrated" for fit in fits):
         frozen_parts = [

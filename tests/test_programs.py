@@ -263,17 +263,23 @@ def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_
     # token.
     texts = [row["answer"].removesuffix("<|im_end|>") for row in rows]
     assert [row["rewards"]["short"] for row in rows] == [float(len(text) < 12) for text in texts]
-    assert line["reward/short"] == np.mean([row["rewards"]["short"] for row in rows])
-    long = {
-        (row["reference"], text) for row, text in zip(rows, texts, strict=True) if len(text) > 40
-    }
-    assert line["reward/errors"] == line["reward/errors/ValueError"] == len(long) > 0
+    failed = np.array([row.get("failed", False) for row in rows])
+    assert failed.tolist() == [len(text) > 40 for text in texts]
+    assert line["reward/errors"] == line["reward/errors/ValueError"] == failed.sum() > 0
+    assert line["answers/left_out"] == failed.mean()
     assert line["reward/timeouts"] == 0
-    assert ":short: ValueError: too long for me (scored lowest, and counted)" in console
+    assert ":short: ValueError: too long for me (the answer is left out, and counted)" in console
+    rewards = np.array([list(row["rewards"].values()) for row in rows])  # [answers, K]
+    for name, values in zip(("accuracy", "format", "short"), rewards[~failed].T, strict=True):
+        assert line[f"reward/{name}"] == pytest.approx(values.mean())
+    assert line["reward/mean"] == pytest.approx(rewards[~failed].mean())
+    assert not np.array([row["advantage"] for row in rows])[failed].any()
     assert line["reward/format"] == 0  # the tiny model writes no tags
     assert line["beta/format/E"] == 0
     assert line["beta/format/edge"] == 1
-    assert line["beta/accuracy/E"] == line["reward/accuracy"]
+    groups = zip(rewards[:, 0].reshape(4, 8), failed.reshape(4, 8), strict=True)
+    accuracies = [group[~gone].mean() for group, gone in groups if (~gone).sum() > 1]
+    assert line["beta/accuracy/E"] == pytest.approx(np.mean(accuracies))
     assert line["grad_norm"] > 0
 
 
@@ -372,10 +378,16 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     assert max(drawn) > 4
     for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
         [file] = (tmp_path / "whole" / "rollouts").glob(f"*{step}.jsonl*")
-        rewards = [
-            row["rewards"]["accuracy"] for row in map(json.loads, file.read_text().splitlines())
-        ]
+        rows = json_lines(file)
+        rewards = [row["rewards"]["accuracy"] for row in rows]
         assert len(rewards) == 2 * count
+        groups = [
+            (rows[i]["id"], rows[i]["answer"], rows[i + 1]["answer"])
+            for i in range(0, 2 * count, 2)
+        ]
+        if count == 12:  # of 8 questions: those that were drawn again have other answers
+            assert len({question for question, *_ in groups}) <= 8
+            assert len(set(groups)) > 8
         differ = np.not_equal(rewards[::2], rewards[1::2])  # [questions drawn]
         assert differ.sum() >= 4 or count == 12
         assert differ[:-4].sum() < 4  # no draw was in vain

@@ -46,28 +46,39 @@ def test_links_lead_to_files_and_headings(page):
         assert not anchor or anchor in anchors(file), f"{page} links to {target}"
 
 
-def diffs() -> dict[str, list[str]]:
-    """The lines of the diffs in docs/architecture.md by file, those that a diff adds left out."""
-    lines: dict[str, list[str]] = {}
+def diffs() -> list[tuple[str, list[str]]]:
+    """The diffs in docs/architecture.md: each one's file, and its lines with their signs."""
+    found: list[tuple[str, list[str]]] = []
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for block in re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for line in block.splitlines():
             if line.startswith("+++ b/"):
-                file = line.removeprefix("+++ b/")
-            elif not line.startswith(("+", "---")):
-                lines.setdefault(file, []).append(line[1:])
-    return lines
+                found.append((line.removeprefix("+++ b/"), []))
+            elif not line.startswith("--- a/"):
+                found[-1][1].append(line)
+    return found
 
 
-@pytest.mark.parametrize("file", diffs())
-def test_diffs_fit_the_code(file):
-    code = (ROOT / file).read_text(encoding="utf-8").splitlines()
+def missing_line(lines: list[str], code: list[str]) -> str | None:
+    """The first of `lines` that `code` does not have behind the ones before it."""
     position = 0
-    for line in diffs()[file]:
-        assert line in code[position:], (
-            f"{file} has no line {line!r} where docs/architecture.md shows it"
-        )
+    for line in lines:
+        if line not in code[position:]:
+            return line
         position = code.index(line, position) + 1
+    return None
+
+
+@pytest.mark.parametrize(("file", "lines"), diffs())
+def test_diffs_fit_the_code(file, lines):
+    """As it is, or with the diff applied, as in a user's own copy."""
+    code = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    before = [line[1:] for line in lines if not line.startswith("+")]
+    after = [line[1:] for line in lines if not line.startswith("-")]
+    missing = missing_line(before, code)
+    assert missing is None or missing_line(after, code) is None, (
+        f"{file} has no line {missing!r} where docs/architecture.md shows it"
+    )
 
 
 LAUNCHER = {"num_gpus", "include", "hostfile", "no_ssh", "node_rank", "master_addr", "master_port"}

@@ -22,10 +22,13 @@ from bnpo.grading.rewards import (
     format_reward,
     last_number_reward,
 )
+from bnpo.planning import dry_run_training
 from bnpo.policy.sampling import Answer
+from bnpo.policy.speed import Stopwatch
 from bnpo.report.run_files import summary
-from bnpo.rollouts import Rollouts, Task, has_signal, trained_groups
+from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
+from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
 
 
@@ -161,9 +164,10 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     file.write_text("def far(text, reference):\n    return {'up': 2, 'out': -1.5}.get(text, -1)\n")
     grader = Grader(("accuracy", f"{file}:far"), users_range=(-1, 2), workers=1)
     grades = grader([r"\boxed{1}", "up", "out"], ["1"] * 3)
-    assert grades.rewards.tolist() == [[1, -1], [0, 2], [0, -1]]
+    assert grades.rewards[:2].tolist() == [[1, -1], [0, 2]]
     assert grades.failed.tolist() == [False, False, True]
     assert grades.failures == {"OutOfRange": 1}
+    assert grades.outside == {f"{file}:far": [-1.5]}
     assert grader.ranges == [(0, 1), (-1, 2)]
     # One is right, the other has the user's highest value: neither is better.
     advantages = compute_advantages(
@@ -286,9 +290,9 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
                 "reward_names": ("mine.py:mine",),
                 "rewards": NONE_RIGHT,
             },
-            ["failing", "all_lowest"],
-            "rewards of 100% of the answers could not be computed (TypeError 8 times) and count as "
-            "the lowest value; look at mine",
+            ["failing"],
+            "8 of 8 answers are left out, because rewards could not be computed (TypeError 8 "
+            "times); look at mine",
         ),
         (
             {"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1},
@@ -416,6 +420,84 @@ def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
     grader.close()
 
 
+def own_reward(tmp_path, body: str) -> str:
+    """A reward of the user's own, which returns `body`."""
+    file = tmp_path / "mine.py"
+    file.write_text(f"def mine(text, reference):\n    return {body}\n")
+    return f"{file}:mine"
+
+
+OUTSIDE = r"^--reward-range: \S+mine gives -0.05 for .*, outside 0 to 1. Set --reward-range LOWEST"
+
+
+@pytest.mark.parametrize(
+    ("body", "algo", "message"),
+    [
+        ("-len(text) / 500", "bnpo", OUTSIDE),
+        ("-len(text) / 500", "maxrl", OUTSIDE),
+        ("-len(text) / 500", "grpo", None),
+        ("float(len(text) == 0) * 2", "eb", "gives 2 for the text '', outside 0 to 1"),
+        ("float(len(text) == 0) * 2", "reinforce_pp", None),
+        ("float('nan')", "grpo", "^--rewards: .* gives nan for .*; rewards must be finite"),
+        ("float(len(text) > 0)", "bnpo", None),
+    ],
+)
+def test_a_trial_refuses_rewards_outside_the_range_that_a_method_needs(
+    tmp_path, body, algo, message
+):
+    reward = own_reward(tmp_path, body)
+    settings = {"rewards": (reward,), "algo": algo}
+    users_range = with_settings(PRESETS["tiny"], **settings).users_range
+    if message is None:
+        Grader((reward,), users_range=users_range, workers=1).close()
+        return
+    with pytest.raises(InputError, match=message) as error:
+        Grader((reward,), users_range=users_range, workers=1, example="70")
+    assert "\n" not in str(error.value)
+
+
+def test_rewards_of_any_size_are_taken_as_they_are_where_the_method_allows_it(tmp_path):
+    reward = own_reward(tmp_path, "-len(text) / 2")
+    config = with_settings(PRESETS["tiny"], rewards=(reward,), algo="reinforce")
+    grader = Grader((reward,), users_range=config.users_range, workers=1)
+    grades = grader(["a", "bcd"], ["", ""])
+    grader.close()
+    assert (grades.rewards.tolist(), grades.failures) == ([[-0.5], [-1.5]], {})
+    values = compute_advantages(config.method, grades.rewards[None], ranges=grader.ranges).values
+    assert values.tolist() == [[0.5, -0.5]]
+    stated = with_settings(config, reward_range=(-2.0, 0.0))  # mapped, as for every method
+    assert stated.users_range == (-2, 0)
+    values = compute_advantages(config.method, grades.rewards[None], ranges=(-2, 0)).values
+    assert values.tolist() == [[0.25, -0.25]]
+
+
+@pytest.mark.parametrize(("outside", "ends"), [(0, False), (4, False), (5, True), (8, True)])
+def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path, outside, ends):
+    reward = own_reward(tmp_path, "-0.5 if text[:3] == 'out' else 1")
+    grader = Grader((reward,), workers=1)
+    texts = [f"out {i % 2}" for i in range(outside)] + ["in"] * (8 - outside)
+    grades = grader(texts, ["2"] * 8)
+    grader.close()
+    assert grades.failures == ({"OutOfRange": outside} if outside else {})  # equal calls count too
+    if not ends:
+        return grader.check_ranges([grades])
+    message = f"mine gave -0.5 to -0.5 for {outside} of 8 answers, outside 0 to 1. Set --reward-r"
+    with pytest.raises(InputError, match=message):
+        grader.check_ranges([grades])
+
+
+@pytest.mark.parametrize(("algo", "refused"), [("bnpo", True), ("grpo", False)])
+def test_a_dry_run_tries_the_rewards(tmp_path, algo, refused, capsys):
+    reward = own_reward(tmp_path, "-len(text) / 500")
+    settings = {"rewards": ("accuracy", reward), "algo": algo, "eval_every": 0}
+    config = with_settings(PRESETS["tiny"], **settings)
+    if not refused:
+        dry_run_training(config)
+        return
+    with pytest.raises(InputError, match="--reward-range"):
+        dry_run_training(config)
+
+
 def test_the_summary_counts_failures_and_names_findings(tmp_path):
     lines = [
         {"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8},
@@ -473,3 +555,75 @@ def test_a_group_has_a_signal_if_any_reward_differs():
     assert has_signal(rewards).tolist() == [False, True, True]
     # The second is only recorded
     assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]
+
+
+def test_without_the_reward_of_its_greedy_answer_a_question_is_left_out():
+    def grades(*failed: bool) -> Grades:
+        return Grades(np.zeros((len(failed), 1)), np.array(failed), Counter())
+
+    groups = [grades(False, True), grades(False, False), grades(False, False)]
+    assert failed_answers(groups).tolist() == [[False, True], [False] * 2, [False] * 2]
+    greedy = [grades(False), grades(True), grades(False)]
+    left_out = failed_answers(groups, greedy)
+    assert left_out.tolist() == [[False, True], [True, True], [False, False]]
+    rewards = np.array([[1, 0], [1, 0], [1, 0]])[:, :, None]
+    assert has_signal(rewards, None, left_out).tolist() == [False, False, True]
+    values = compute_advantages(
+        Method("remax"), rewards, greedy_rewards=np.zeros((3, 1)), failed=left_out
+    ).values
+    assert values.tolist() == [[0, 0], [0, 0], [1, 0]]
+
+
+def test_metrics_are_those_of_what_is_trained():
+    """Weights 1 and 0.2; the last answer has failed, with the placeholder 0."""
+    rewards = np.array([[[1.0, 0], [0, 1]], [[1, 1], [0, 0]]])  # [n, m, K]
+    failed = np.array([[False, False], [False, True]])
+    answer = Answer([1, 2], True, np.zeros(2))
+    rollouts = Rollouts(
+        np.arange(2),
+        np.arange(2),
+        [[answer] * 2] * 2,
+        rewards,
+        failed,
+        [],
+        None,
+        Counter({"timeout": 1}),
+        np.ones(1),
+    )
+    rewarded = {"rewards": ("accuracy", "format"), "reward_weights": (1.0, 0.2)}
+    config = with_settings(PRESETS["tiny"], **rewarded)
+    ranges = [(0.0, 1.0)] * 2
+    values, fits = compute_advantages(config.method, rewards, ranges=ranges, failed=failed)
+    update = {"updates/skipped": 0.0, "update/tflop": 0.0, "tokens/trained": 0.0}
+    stopwatch = Stopwatch()
+    for phase in ("total", "generate", "update"):
+        with stopwatch(phase):
+            pass
+    step = Step(1, 2, rollouts, values, fits, update, {}, 0.0, stopwatch)
+    metrics = step.metrics(config, ranges)
+    means = [1 / 1.2, 0.2 / 1.2, 1]  # of the three answers
+    assert metrics["reward/mean"] == pytest.approx(np.mean(means))
+    questions = [np.mean(means[:2]), means[2]]
+    assert metrics["reward/se"] == pytest.approx(np.std(questions, ddof=1) / np.sqrt(2))
+    assert metrics["reward/accuracy"] == pytest.approx(2 / 3)
+    assert metrics["reward/format"] == pytest.approx(2 / 3)
+    assert metrics["groups/all_equal"] == 0.5
+    assert metrics["answers/left_out"] == 0.25
+    assert metrics["reward/timeouts"] == 1
+    # One question is left with two answers: the fit is that of its p
+    assert metrics["beta/E"] == pytest.approx(questions[0])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "failed", "signal"),
+    [
+        ([1, 0, 0], [0, 0, 0], True),
+        ([1, 0, 0], [1, 0, 0], False),  # the one right answer has failed
+        ([0, 1, 0], [1, 0, 0], True),
+        ([1, 0, 0], [0, 1, 1], False),  # one answer is left
+        ([1, 0, 0], [1, 1, 1], False),
+    ],
+)
+def test_failed_answers_make_no_signal(rewards, failed, signal):
+    found = has_signal(np.array([rewards])[:, :, None], None, np.array([failed], dtype=bool))
+    assert found.tolist() == [signal]

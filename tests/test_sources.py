@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bnpo.config import parse_train_config
-from bnpo.data import Columns, Problem, load_problems, load_sources, questions_at
+from bnpo.data import Columns, Problem, load_problems, load_sources, questions_at, sampling_seeds
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
 from bnpo.planning import training_inputs
@@ -591,3 +591,9 @@ def test_another_number_of_questions_continues_behind_the_last_one():
     assert np.concatenate(asked[:5]).tolist() == order[:26]
     assert asked[5] == questions_at(30, 6, 30, seed=1)[0].tolist()
     assert place == 36
+
+
+def test_draws_of_a_step_have_seeds_of_their_own():
+    seeds = [sampling_seeds(0, 3, range(8), draw) for draw in range(4)]
+    assert seeds[0] == sampling_seeds(0, 3, range(8))
+    assert len({seed for of_draw in seeds for seed in of_draw}) == 4 * 8

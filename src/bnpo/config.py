@@ -14,7 +14,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import PrimitiveConstructorSpec
 
-from bnpo.algorithm.estimators import WITHOUT_GROUPS, Method
+from bnpo.algorithm.advantages import AS_THEY_ARE
+from bnpo.algorithm.estimators import NEEDS_RANGE, WITHOUT_GROUPS, Method
 from bnpo.data import SYSTEM_PROMPTS, Columns
 from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
@@ -69,7 +70,9 @@ class DataSettings:
     """How accuracy is judged: by this project's rule, by the paper's code (which then also judges
     `format`), or by the last number of a text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of your own rewards, which are mapped to [0, 1]."""
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. With the default,
+    methods that need no such range take any values as they are; bnpo, beta, curverl, eb, weight and
+    maxrl need one."""
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,13 @@ class TrainConfig:
     folder: FolderSettings = FolderSettings()
     logging: LoggingSettings = LoggingSettings()
     planning: Planning = Planning()
+
+    @property
+    def users_range(self) -> tuple[float, float]:
+        """Lowest and highest value of the user's rewards, AS_THEY_ARE if any value is taken."""
+        is_default = self.data.reward_range == DataSettings.reward_range
+        needs_range = self.method.algo in NEEDS_RANGE
+        return AS_THEY_ARE if is_default and not needs_range else self.data.reward_range
 
 
 PRESETS = {

@@ -604,12 +604,15 @@ def watched_questions(count: int, number: int) -> np.ndarray:
     return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
 
 
-def sampling_seeds(seed: int, step: int, questions: Sequence[int]) -> list[int]:
-    """Return a 32-bit seed per question, which depends on (seed, step, question) only. Answer j
-    adds j to it.
+def sampling_seeds(seed: int, step: int, questions: Sequence[int], draw: int = 0) -> list[int]:
+    """Return a 32-bit seed per question, which depends on (seed, step, question, draw) only. Answer
+    j adds j to it. `draw` counts the draws of a step from 0 (--resample-rounds).
     """
     # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the
-    # same answers.
+    # same answers. Two draws of a step can have the same question, if the data are few or an epoch
+    # ends between them. Its answers must not be the same.
+    later_draw = [draw] if draw else []
     return [
-        int(np.random.SeedSequence([seed, step, int(q)]).generate_state(1)[0]) for q in questions
+        int(np.random.SeedSequence([seed, step, int(q), *later_draw]).generate_state(1)[0])
+        for q in questions
     ]

@@ -54,6 +54,7 @@ def one_step(
             ranges=task.grader.ranges,  # [K, 2]
             greedy_rewards=rollouts.greedy_rewards,  # [q, K], or None
             lengths=rollouts.lengths,  # [q, m]
+            failed=rollouts.failed,  # [q, m]
         )  # [q, m]
 
         # T passes of the clipped objective over the N = n m answers, under ZeRO-3.

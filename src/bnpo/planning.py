@@ -36,6 +36,8 @@ from bnpo.evaluation.suites import (
     own_settings,
 )
 from bnpo.files import ROOT, InputError
+from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import BUILT_IN
 from bnpo.policy.folder import (
     check_model,
     empty_model,
@@ -518,6 +520,9 @@ def training_inputs(config: TrainConfig) -> Inputs:
         lines += own_settings(suite, data.grader, tokenizer) if suite else []
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
+    if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
+        example = problems[0].answer
+        Grader(data.rewards, users_range=config.users_range, workers=1, example=example).close()
     evaluation = (
         evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
     )

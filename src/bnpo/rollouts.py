@@ -45,11 +45,11 @@ class Rollouts:
     questions: np.ndarray  # [q], indices of the task's problems
     trained: np.ndarray  # [n], which of the q questions are trained on; not for watched questions
     answers: list[list[Answer]]  # [q][m]
-    rewards: np.ndarray  # [q, m, K]
-    failed: np.ndarray  # [q, m], True where a reward could not be computed
+    rewards: np.ndarray  # [q, m, K], a placeholder where a reward could not be computed
+    failed: np.ndarray  # [q, m], which answers are left out, see `failed_answers`
     greedy_answers: list[Answer]  # [q] for ReMax, else []
     greedy_rewards: np.ndarray | None  # [q, K] for ReMax, else None
-    failures: Counter[str]  # failed calls of the grader, by kind
+    failures: Counter[str]  # rewards of answers that could not be computed, by kind
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
 
     @property
@@ -72,7 +72,7 @@ def collect(
     stopwatch: Stopwatch,
 ) -> Rollouts:
     """Sample and grade answers to this rank's share of the questions, and return the rollouts of
-    all ranks.
+    all ranks. Raises InputError if most answers have a reward outside its range.
 
     `draws` are arrays of questions, as indices of the task's problems. They are asked in turn,
     until n of the questions asked so far have answers with unequal rewards, or no draw is left. The
@@ -81,23 +81,26 @@ def collect(
     """
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     groups, greedy = [], []  # [q] each: answers and grades, the same for ReMax's greedy answers
-    for questions in draws:
+    for draw, questions in enumerate(draws):
         # Perhaps none
         own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]
-        own_groups = _sample_and_grade(task, own_questions, step, sampler, config, stopwatch)
+        seeds = sampling_seeds(config.sampling.seed, step, own_questions, draw)
+        own_groups = _sample_and_grade(task, own_questions, seeds, sampler, config, stopwatch)
         with stopwatch("gather"):  # waits for the slowest rank
             of_ranks = gather((own_groups, stopwatch.seconds["generate"]))
         for is_greedy, *graded in chain.from_iterable(rank_groups for rank_groups, _ in of_ranks):
             (greedy if is_greedy else groups).append(graded)
+        task.grader.check_ranges([grades for _, grades in groups + greedy])
         rewards = np.stack([grades.rewards for _, grades in groups])  # [q, m, K]
-        if has_signal(rewards, reward_weights).sum() >= n:
+        failed = failed_answers([grades for _, grades in groups], [grades for _, grades in greedy])
+        if has_signal(rewards, reward_weights, failed).sum() >= n:
             break
     return Rollouts(
         questions=np.concatenate(draws)[: len(groups)],  # those that were asked
-        trained=trained_groups(rewards, n, reward_weights),
+        trained=trained_groups(rewards, n, reward_weights, failed),
         answers=[answers for answers, _ in groups],
         rewards=rewards,
-        failed=np.stack([grades.failed for _, grades in groups]),
+        failed=failed,
         greedy_answers=[answer for [answer], _ in greedy],
         greedy_rewards=np.concatenate([grades.rewards for _, grades in greedy]) if greedy else None,
         failures=sum((grades.failures for _, grades in groups + greedy), Counter()),
@@ -108,7 +111,7 @@ def collect(
 def _sample_and_grade(
     task: Task,
     questions: np.ndarray,
-    step: int,
+    seeds: list[int],
     sampler: Sampler,
     config: TrainConfig,
     stopwatch: Stopwatch,
@@ -121,7 +124,7 @@ def _sample_and_grade(
     sampled: list[tuple[SampledGroup, list[list[Future]]]] = []
     groups = sampler.sample(
         [task.prompts[question] for question in questions],
-        sampling_seeds(config.sampling.seed, step, questions),
+        seeds,
         n=config.batch.samples_per_question,
         max_tokens=config.sampling.max_answer_tokens,
         temperature=config.sampling.temperature,
@@ -154,7 +157,8 @@ def _sample_and_grade(
 def collect_batch(
     task: Task, place: int, step: int, sampler: Sampler, config: TrainConfig, stopwatch: Stopwatch
 ) -> tuple[Rollouts, int]:
-    """Return rollouts of the n questions from `place` on, and the place of the next step.
+    """Return rollouts of the n questions from `place` on, and the place of the next step. Raises
+    InputError as `collect` does.
 
     A place is an index into the seeded order of the questions over all epochs (see `questions_at`).
     Up to --resample-rounds more draws of n questions are taken, see `collect`.
@@ -169,29 +173,58 @@ def collect_batch(
     return rollouts, places[len(rollouts.questions) // n - 1]
 
 
-def has_signal(rewards: np.ndarray, weights: Sequence[float] | None = None) -> np.ndarray:
+def failed_answers(grades: Sequence[Grades], greedy_grades: Sequence[Grades] = ()) -> np.ndarray:
+    """Return which answers are left out of all statistics and of the gradient, [q, m].
+
+    They are those of which a reward could not be computed. With ReMax (`greedy_grades` [q]), they
+    are also all answers to a question whose greedy answer failed: they have no baseline.
+    """
+    failed = np.stack([of_group.failed for of_group in grades])  # [q, m]
+    if greedy_grades:
+        failed = failed | np.stack([of_answer.failed for of_answer in greedy_grades])  # | [q, 1]
+    return failed
+
+
+def has_signal(
+    rewards: np.ndarray,
+    weights: Sequence[float] | None = None,
+    failed: np.ndarray | None = None,
+) -> np.ndarray:
     """From rewards [q, m, K], return whether the answers to each question differ in a reward, [q].
 
-    Rewards with weight 0 in --reward-weights are only recorded, so they do not count.
+    Rewards with weight 0 in --reward-weights are only recorded, so they do not count. Nor do the
+    answers that have `failed` [q, m].
     """
     counted = rewards if weights is None else rewards[:, :, np.array(weights) != 0]
-    return (counted != counted[:, :1]).any(axis=(1, 2))
+    if failed is None:
+        failed = np.zeros(rewards.shape[:2], dtype=bool)
+    # Of each question, the rewards of the first answer that has not failed, [q, 1, K]
+    first = counted[np.arange(len(counted)), failed.argmin(axis=1)][:, None]
+    return ((counted != first) & ~failed[:, :, None]).any(axis=(1, 2))
 
 
 def trained_groups(
-    rewards: np.ndarray, n: int, weights: Sequence[float] | None = None
+    rewards: np.ndarray,
+    n: int,
+    weights: Sequence[float] | None = None,
+    failed: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return which n of the drawn questions are trained on, as sorted indices [n], from rewards [q,
     m, K].
 
-    Those whose answers differ in a reward are taken first, and others fill the batch.
+    Those with a signal (`has_signal`) are taken first, and others fill the batch.
     """
-    return np.sort(np.argsort(~has_signal(rewards, weights), kind="stable")[:n])
+    signals = has_signal(rewards, weights, failed)  # [q]
+    return np.sort(np.argsort(~signals, kind="stable")[:n])
 
 
 def make_experience(task: Task, rollouts: Rollouts, advantages: np.ndarray) -> Experience:
     """Return the learner's input: the N answers to the trained questions. `advantages` [q, m]
     are of all questions.
+
+    Answers that have failed stay in it with the advantage 0. So they have no gradient, but count
+    among the N answers of the loss's mean, as answers without a signal do: the size of an update
+    does not depend on how many rewards failed.
     """
     trained = [
         (rollouts.questions[group], answer)

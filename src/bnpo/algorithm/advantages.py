@@ -11,6 +11,7 @@ from bnpo.algorithm.beta import BetaFit
 from bnpo.algorithm.estimators import (
     ABSENT,
     ALGORITHMS,
+    NEEDS_RANGE,
     Batch,
     Method,
     NeedsLengths,
@@ -20,6 +21,9 @@ from bnpo.algorithm.estimators import (
 # Advantages up to this size are rounding errors, as where all rewards are 0.1: they are not
 # rescaled
 ROUNDING = 1e-6
+# Sums of rewards that differ by no more are equal: 0.1 + 0.2 + 0.3 is not 0.3 + 0.2 + 0.1
+EQUAL = 1e-12
+AS_THEY_ARE = (-np.inf, np.inf)  # the range of a reward that is not mapped to [0, 1]
 
 
 class Advantages(NamedTuple):
@@ -35,15 +39,21 @@ def compute_advantages(
     ranges: np.ndarray | Sequence = (0.0, 1.0),  # [K, 2], or [2] for all rewards
     greedy_rewards: np.ndarray | None = None,  # [n, K]
     lengths: np.ndarray | None = None,  # [n, m]
+    failed: np.ndarray | None = None,  # [n, m]
 ) -> Advantages:
     """Return the advantages [n, m] of a batch of n questions with m answers each. Each answer has K
     rewards.
 
     Each reward is mapped from its range [lowest, highest] to [0, 1], as the paper's section on
-    limitations allows. With `method.decompose` the advantages of each reward are computed
-    separately, then averaged (Eq. 17). Otherwise the rewards of an answer are summed, or averaged
-    for the algorithms of `OnUnitInterval`, with `method.reward_weights`. remax needs
-    `greedy_rewards`, those of `NeedsLengths` the tokens per answer.
+    limitations allows. With the range AS_THEY_ARE it is not, which those of `NEEDS_RANGE` refuse.
+    With `method.decompose` the advantages of each reward are computed separately, then averaged
+    (Eq. 17). Otherwise the rewards of an answer are summed, or averaged for the algorithms of
+    `OnUnitInterval`, with `method.reward_weights`. remax needs `greedy_rewards`, those of
+    `NeedsLengths` the tokens per answer.
+
+    An answer that has `failed`, since one of its rewards could not be computed, gets the advantage
+    0, and all statistics are those of the other answers. So is a question of which fewer than two
+    answers are left, and it does not count in the batch.
 
     >>> # One question has two answers, which differ in the first of two rewards.
     >>> rewards = [[[1, 1], [0, 1]]]
@@ -56,21 +66,65 @@ def compute_advantages(
     algo = method.algo
     if algo not in ALGORITHMS:
         raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    rewards = _to_unit_interval(rewards, ranges, "answer")  # [n, m, K]
+    if algo in NEEDS_RANGE and np.isinf(np.asarray(ranges, dtype=float)).any():
+        raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
+    rewards = _as_array(rewards)
     n, m, k = rewards.shape
     method.check(n, m, k)
+    known = np.ones((n, m), dtype=bool) if failed is None else ~np.array(failed, dtype=bool)
+    if known.shape != (n, m):
+        raise ValueError(f"failed must be [n, m] = {(n, m)}: whether a reward of an answer failed")
+    rewards = _to_unit_interval(rewards, ranges, known, "answer")  # [n, m, K]
     greedy = np.zeros((n, 1, k))  # not used
     if algo == "remax":
-        if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
-            raise ValueError(
-                f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per "
-                "question"
-            )
-        greedy = _to_unit_interval(np.reshape(greedy_rewards, (n, 1, k)), ranges, "greedy answer")
+        greedy = _greedy_rewards(greedy_rewards, ranges, known, k)
     if algo in get_args(NeedsLengths) and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     tokens = ABSENT if lengths is None else np.asarray(lengths)  # [n, m]
 
+    # One answer has a signal only where every question has one
+    kept = known.sum(axis=1) >= min(2, m)  # [n], questions that count
+    values = np.zeros((n, m))
+    if not kept.any():
+        return Advantages(values, [])
+    tokens = tokens[kept] if len(tokens) else tokens
+    values[kept], fits = _of_known_answers(method, rewards[kept], greedy[kept], tokens)
+    counted = known & kept[:, None]  # [n, m]
+    if np.isnan(values[counted]).any():
+        raise ValueError(f"{algo} gave nan; it must leave out rewards that are nan (see `Batch`)")
+    values[~counted] = 0
+    largest = np.abs(values).max()
+    if method.rescale_advantages and largest > ROUNDING:
+        values = values / largest  # first, so that no square overflows
+        values = values / np.sqrt((values**2).sum() / counted.sum())
+    return Advantages(values, fits)
+
+
+def _greedy_rewards(
+    greedy_rewards: np.ndarray | None,  # [n, K]
+    ranges: np.ndarray | Sequence,
+    known: np.ndarray,  # [n, m]
+    k: int,
+) -> np.ndarray:
+    """Return the rewards [n, 1, K] of the greedy answers, mapped like those of the others."""
+    n = len(known)
+    if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
+        raise ValueError(
+            f"remax needs greedy_rewards [n, K] = {(n, k)}: grade one greedy answer per question"
+        )
+    has_answers = np.array([[answers.any()] for answers in known])  # [n, 1]
+    greedy = np.reshape(np.asarray(greedy_rewards, dtype=np.float64), (n, 1, k))
+    return _to_unit_interval(greedy, ranges, has_answers, "greedy answer")
+
+
+def _of_known_answers(
+    method: Method,
+    rewards: np.ndarray,  # [n, m, K] in [0, 1], nan for failed answers
+    greedy: np.ndarray,  # [n, 1, K]
+    lengths: np.ndarray,  # [n, m], or empty
+) -> Advantages:
+    """Return the advantages of questions with known rewards. Those of failed answers may be nan."""
+    k = rewards.shape[2]
     # [K]
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)
     # With `decompose` each reward is a part; then the weighted average of the parts' advantages.
@@ -79,31 +133,39 @@ def compute_advantages(
     weighted, fits = [], []  # weighted: parts x [n, m]
     for part, outer_weight in zip(parts, outer_weights, strict=True):
         inner_weights = np.ones(1) if method.decompose else weights
-        divisor = inner_weights.sum() if algo in get_args(OnUnitInterval) else 1.0
+        divisor = inner_weights.sum() if method.algo in get_args(OnUnitInterval) else 1.0
         combined, combined_greedy = (
             (r[:, :, part] * inner_weights).sum(axis=2) / divisor for r in (rewards, greedy)
         )
+        # Of answers with nearly equal rewards, all get the lowest one
+        lowest, highest = (f(combined, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
+        nearly_equal = (highest - lowest <= EQUAL) & ~np.isnan(combined)  # [n, m]
+        np.copyto(combined, lowest, where=nearly_equal)
         batch = Batch(
-            combined, method, rewards[:, :, part], inner_weights, combined_greedy[:, 0], tokens
+            combined, method, rewards[:, :, part], inner_weights, combined_greedy[:, 0], lengths
         )
-        weighted.append(outer_weight * ALGORITHMS[algo](batch))
-        fits += [batch.fit(method.beta_moments)] if algo == "bnpo" else []
-    values = np.sum(weighted, axis=0) / sum(outer_weights)  # [n, m]
-    largest = np.abs(values).max()
-    if method.rescale_advantages and largest > ROUNDING:
-        values = values / largest  # first, so that no square overflows
-        values = values / np.sqrt((values**2).mean())
-    return Advantages(values, fits)
+        weighted.append(outer_weight * ALGORITHMS[method.algo](batch))
+        fits += [batch.fit(method.beta_moments)] if method.algo == "bnpo" else []
+    return Advantages(np.sum(weighted, axis=0) / sum(outer_weights), fits)
 
 
-def _to_unit_interval(
-    rewards: np.ndarray | Sequence, ranges: np.ndarray | Sequence, kind: str
+def trained_rewards(
+    method: Method,
+    rewards: np.ndarray,  # [n, m, K]
+    *,
+    ranges: np.ndarray | Sequence,  # [K, 2]
+    failed: np.ndarray,  # [n, m]
 ) -> np.ndarray:
-    """Return `rewards` as float64 [n, m, K], mapped from their ranges to [0, 1]. `kind` of answer
-    is for the message.
-
-    Raises ValueError for another shape, and for values outside their range.
+    """Return the weighted mean [n, m] of the rewards of each answer, mapped as they are for
+    training. Failed answers have nan. Raises ValueError like `compute_advantages`.
     """
+    mapped = _to_unit_interval(_as_array(rewards), ranges, ~failed, "answer")  # [n, m, K]
+    weights = np.ones(mapped.shape[2]) if method.reward_weights is None else method.reward_weights
+    return (mapped * np.array(weights)).sum(axis=2) / np.sum(weights)
+
+
+def _as_array(rewards: np.ndarray | Sequence) -> np.ndarray:
+    """Return rewards as float64 [n, m, K]. Raises ValueError for another shape."""
     try:
         rewards = np.asarray(rewards, dtype=np.float64)
     except ValueError:  # ragged lists
@@ -111,10 +173,22 @@ def _to_unit_interval(
     if rewards.ndim != 3 or 0 in rewards.shape:
         cure = "sample the same number of answers to every question, or drop the question"
         raise ValueError(f"rewards must be [questions, answers, rewards], none empty: {cure}")
+    return rewards
+
+
+def _to_unit_interval(
+    rewards: np.ndarray, ranges: np.ndarray | Sequence, known: np.ndarray, kind: str
+) -> np.ndarray:
+    """Return `rewards` [n, m, K], mapped from their ranges to [0, 1], and nan where they are not
+    `known` [n, m]. The range AS_THEY_ARE changes nothing. `kind` of answer is for the message.
+
+    Raises ValueError for known values outside their range.
+    """
     # [K] each
     low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T
     # A comparison with nan is False, so this also finds rewards that are not finite.
-    outside = ~((rewards >= low) & (rewards <= high))  # [n, m, K]
+    inside = (rewards >= low) & (rewards <= high) & np.isfinite(rewards)  # [n, m, K]
+    outside = ~inside & known[:, :, None]
     if outside.any():
         question, answer, k = np.argwhere(outside)[0].tolist()
         found = (
@@ -124,4 +198,7 @@ def _to_unit_interval(
             f"{found}, outside [{low[k]:g}, {high[k]:g}]: fix the reward function or set "
             "--reward-range"
         )
-    return (rewards - low) / (high - low)
+    low, high = np.where(np.isinf(low), 0, low), np.where(np.isinf(high), 1, high)
+    mapped = (rewards - low) / (high - low)
+    np.copyto(mapped, np.nan, where=~known[:, :, None])
+    return mapped

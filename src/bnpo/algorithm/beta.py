@@ -46,16 +46,16 @@ class BetaFit:
 
 def fit_beta(
     accuracies: np.ndarray,
-    answers: int,
+    answers: int | np.ndarray,
     moments: str = "sample",
     max_concentration: float = MAX_CONCENTRATION,
 ) -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
-    Each accuracy is a mean over `answers` = m answers. The variance has divisor n - 1, and is 0 for
-    n = 1. `moments="sample"` takes it as it is, like the paper. It includes the sampling noise of m
-    answers, of which `moments="corrected"` subtracts an unbiased estimate, mean(p_hat (1 - p_hat))
-    / (m - 1).
+    Each accuracy is a mean over `answers` = m answers, one number or [n]. The variance has divisor
+    n - 1, and is 0 for n = 1. `moments="sample"` takes it as it is, like the paper. It includes the
+    sampling noise of m answers, of which `moments="corrected"` subtracts an unbiased estimate,
+    mean(p_hat (1 - p_hat) / (m - 1)).
 
     By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8. E(1-E)/V - 1 = 1, so a = b = 1/2.
 
@@ -65,8 +65,11 @@ def fit_beta(
     """
     mean = float(accuracies.mean())
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
-    if moments == "corrected" and answers > 1:
-        noise = float((accuracies * (1 - accuracies)).mean()) / (answers - 1)
+    most = int(np.max(answers))  # m
+    if moments == "corrected" and most > 1:
+        # The factor is exactly 1 for questions with all m answers, of which no reward failed.
+        factor = (most - 1) / (np.asarray(answers) - 1)
+        noise = float((accuracies * (1 - accuracies) * factor).mean()) / (most - 1)
         variance = max(0.0, variance - noise)
     # The largest variance of a distribution on [0, 1] with this mean
     coin_variance = mean * (1 - mean)

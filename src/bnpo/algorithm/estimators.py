@@ -21,10 +21,15 @@ OnUnitInterval = Literal["bnpo", "beta", "curverl", "eb", "weight"]
 are summed."""
 NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]  # they need `Batch.lengths`
 Others = Literal["gdpo", "grpo", "maxrl", "reinforce", "remax", "rloo", "shrinkage"]
+# Estimators that divide by p, or need it in [0, 1]. Others take rewards of any size and sign.
+NEEDS_RANGE = (*get_args(OnUnitInterval), "maxrl")
 # Names that --algo takes, those of the functions below
 Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]
-# Alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers
+# Alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers with rewards
+# of 0 and 1, and of 500 answers with graded rewards
 MAX_BETA_PARAMETER = 100.0
+# A variance of accuracies up to this size counts as none: rounding can make one of 1e-16
+NO_NOISE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Method:
             # accuracy.
             self.weights(np.arange(1, 100 * answers) / (100 * answers), answers, questions)
 
-    def weights(self, p: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    def weights(self, p: np.ndarray, m: int | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of right and of wrong answers at accuracies p. Raises InputError,
         see `weight_values`.
         """
@@ -120,24 +125,53 @@ ABSENT = np.empty(0)  # what a batch does not have
 class Batch(NamedTuple):
     """Input of the estimators, which return advantages [n, m]: one reward per answer, and what
     only some need.
+
+    An answer whose reward could not be computed has the reward nan. It must change nothing for the
+    other answers: `counts` leaves it out, and so do np.nansum, np.nanmean and the like.
+    `compute_advantages` replaces its own advantage by 0.
     """
 
-    rewards: np.ndarray  # [n, m]
+    rewards: np.ndarray  # [n, m], nan where a reward failed
     method: Method = Method()  # for beta, bnpo, eb and weight
     separate_rewards: np.ndarray = ABSENT  # [n, m, K], before they were combined; for gdpo
-    reward_weights: np.ndarray = ABSENT  # [K]; for gdpo
+    reward_weights: np.ndarray = ABSENT  # [K], empty: one reward
     greedy_rewards: np.ndarray = ABSENT  # [n]; for remax
     lengths: np.ndarray = ABSENT  # [n, m], tokens of each answer; for `NeedsLengths`
 
     @property
+    def counts(self) -> np.ndarray:
+        """Answers of every question whose reward is known, [n, 1]: m, unless a reward failed."""
+        return (~np.isnan(self.rewards)).sum(axis=1, keepdims=True)
+
+    @property
     def accuracies(self) -> np.ndarray:
         """p of every question, [n, 1]."""
-        return self.rewards.mean(axis=1, keepdims=True)
+        mean = np.nanmean(self.rewards, axis=1, keepdims=True)
+        # The mean of seven rewards of 0.7 is not exactly 0.7. Within the rewards' range it is, so
+        # that equal rewards have the advantage 0.
+        low, high = (f(self.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
+        return np.clip(mean, low, high)
+
+    @property
+    def inner_accuracies(self) -> np.ndarray:
+        """Accuracies at which weights are taken [n, 1]: p, kept away from 0 and 1 by 1 / (2m), and
+        1/2 where p is 0 or 1, since R - p is 0 there with any weight.
+
+        This is half of the smallest p above 0 that rewards of 0 and 1 can have, so it changes
+        nothing for them. Graded rewards can have a p of 1e-9, with a weight so large that one
+        question outweighs all others. If R is the mean of several rewards, 1 / (2m) is multiplied
+        by the smallest share that one of them has in it.
+        """
+        weights = self.reward_weights[self.reward_weights > 0]
+        smallest_share = weights.min() / weights.sum() if len(weights) else 1.0
+        least = smallest_share / (2 * self.counts)  # [n, 1]
+        p = self.accuracies  # [n, 1]
+        return np.where((p > 0) & (p < 1), np.clip(p, least, 1 - least), 0.5)
 
     def fit(self, moments: str) -> BetaFit:
         """Return the Beta distribution fitted to the accuracies (`fit_beta`)."""
         return fit_beta(
-            self.accuracies[:, 0], self.rewards.shape[1], moments, self.method.max_concentration
+            self.accuracies[:, 0], self.counts[:, 0], moments, self.method.max_concentration
         )
 
 
@@ -168,8 +202,8 @@ def rloo(batch: Batch) -> np.ndarray:
     >>> rloo(Batch(np.array([[1.0, 0, 0]])))
     array([[ 1. , -0.5, -0.5]])
     """
-    m = batch.rewards.shape[1]
-    return reinforce(batch) * (m / max(1, m - 1))
+    m = batch.counts  # [n, 1]
+    return reinforce(batch) * (m / np.maximum(1, m - 1))
 
 
 def remax(batch: Batch) -> np.ndarray:
@@ -191,8 +225,8 @@ def grpo(batch: Batch) -> np.ndarray:
            [ 0. ,  0. ,  0. ,  0. ]])
     """
     centred = reinforce(batch)  # [n, m]
-    m = centred.shape[1]
-    deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / max(1, m - 1))  # [n, 1]
+    squares = np.nansum(centred**2, axis=1, keepdims=True)  # [n, 1]
+    deviation = np.sqrt(squares / np.maximum(1, batch.counts - 1))  # [n, 1]
     return centred / (deviation + 1e-6)
 
 
@@ -227,9 +261,12 @@ def opo(batch: Batch) -> np.ndarray:
     >>> opo(Batch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))
     array([[ 0.5, -0.5, -0.5]])
     """
-    tokens = np.maximum(1, batch.lengths.sum(axis=1, keepdims=True))  # [n, 1]
-    baseline = (batch.rewards * batch.lengths).sum(axis=1, keepdims=True) / tokens  # [n, 1]
-    return batch.rewards - baseline
+    lengths = np.where(np.isnan(batch.rewards), 0, batch.lengths)  # [n, m]
+    tokens = lengths.sum(axis=1, keepdims=True)  # [n, 1]
+    baseline = np.nansum(batch.rewards * lengths, axis=1, keepdims=True) / np.maximum(1, tokens)
+    # Within the rewards' range, so that no rounding error is left where they are equal
+    low, high = (f(batch.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
+    return batch.rewards - np.where(tokens > 0, np.clip(baseline, low, high), 0)
 
 
 def gdpo(batch: Batch) -> np.ndarray:
@@ -249,16 +286,25 @@ def gdpo(batch: Batch) -> np.ndarray:
         w * grpo(Batch(rewards))
         for w, rewards in zip(batch.reward_weights, rewards_by_name, strict=True)
     ]
-    return _whiten(np.sum(advantages, axis=0), np.ones(batch.rewards.shape))
+    summed = np.sum(advantages, axis=0)  # [n, m]
+    whitened = _whiten(summed, np.ones(batch.rewards.shape))
+    # Each group's sum is 0 up to rounding, and so is the mean that whitening subtracts. Where all
+    # rewards of a group are equal, that rounding error would be all there is.
+    without_signal = np.nanmax(np.abs(summed), axis=1, keepdims=True) == 0  # [n, 1]
+    return np.where(without_signal, 0.0, whitened)
 
 
 def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return `values` [n, m], each counted `counts` [n, m] times, minus their mean and over
-    their deviation.
+    their deviation. Values that are nan do not count.
     """
+    counts = np.where(np.isnan(values), 0, counts)
     total = counts.sum()
-    centred = values - (values * counts).sum() / max(1, total)  # [n, m]
-    variance = (centred**2 * counts).sum() / max(1, total - 1)
+    mean = np.nansum(values * counts) / max(1, total)
+    if total:  # within the values' range, so that no rounding error is left where all are equal
+        mean = np.clip(mean, values[counts > 0].min(), values[counts > 0].max())
+    centred = values - mean  # [n, m]
+    variance = np.nansum(centred**2 * counts) / max(1, total - 1)
     return centred / np.sqrt(variance + 1e-8)
 
 
@@ -272,7 +318,7 @@ def beta(batch: Batch) -> np.ndarray:
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
     assert batch.method.beta_parameters is not None  # see `Method.check`
-    return reinforce(batch) * inverse_density(batch.accuracies, *batch.method.beta_parameters)
+    return reinforce(batch) * inverse_density(batch.inner_accuracies, *batch.method.beta_parameters)
 
 
 def weight(batch: Batch) -> np.ndarray:
@@ -283,11 +329,9 @@ def weight(batch: Batch) -> np.ndarray:
     >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), method))
     array([[ 3.    , -0.1875, -0.1875, -0.1875]])
     """
-    n, m = batch.rewards.shape
-    p, centred = batch.accuracies, reinforce(batch)  # [n, 1], [n, m]
-    inside = np.where((p > 0) & (p < 1), p, 0.5)  # where p is 0 or 1, R - p is 0 with any weight
-    right, wrong = batch.method.weights(inside, m, n)  # [n, 1]
-    return centred * np.where(centred > 0, right, wrong)
+    centred = reinforce(batch)  # [n, m]
+    right, wrong = batch.method.weights(batch.inner_accuracies, batch.counts, len(centred))
+    return centred * np.where(centred > 0, right, wrong)  # the weights are [n, 1]
 
 
 def bnpo(batch: Batch) -> np.ndarray:
@@ -302,11 +346,11 @@ def bnpo(batch: Batch) -> np.ndarray:
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
     # Points: where the density is taken, [n, 1]
-    fit, points = batch.fit(batch.method.beta_moments), batch.accuracies
+    fit, points = batch.fit(batch.method.beta_moments), batch.inner_accuracies
     if fit.edge == "concentrated":
         # The accuracies differ by noise only, and the narrow density would give outliers very large
         # weights. So all questions get the weight of the mean.
-        points = np.where((points > 0) & (points < 1), fit.mean, points)  # [n, 1]
+        points = np.full_like(points, fit.mean)
     return reinforce(batch) * inverse_density(points, fit.alpha, fit.beta)
 
 
@@ -319,9 +363,11 @@ def eb(batch: Batch) -> np.ndarray:
        (`fit_beta`).
     """
     rewards, fit = batch.rewards, batch.fit("corrected")
-    others = rewards.sum(axis=1, keepdims=True) - rewards  # [n, m]
-    total = fit.a + fit.b + rewards.shape[1] - 1
-    return rewards - ((fit.a + others) / total if total > 0 else fit.mean)
+    others = np.nansum(rewards, axis=1, keepdims=True) - rewards  # [n, m]
+    total = fit.a + fit.b + batch.counts - 1  # [n, 1]
+    baseline = np.where(total > 0, (fit.a + others) / np.where(total > 0, total, 1), fit.mean)
+    # Within the range of all rewards, so that no rounding error is left where they are equal
+    return rewards - np.clip(baseline, np.nanmin(rewards), np.nanmax(rewards))
 
 
 def shrinkage(batch: Batch) -> np.ndarray:
@@ -333,8 +379,9 @@ def shrinkage(batch: Batch) -> np.ndarray:
     others: v is the mean noise of their accuracies (variance of the rewards with divisor m - 1,
     over m), s the variance of their accuracies (divisor: their number).
     """
-    n, m = batch.rewards.shape
-    noise = (reinforce(batch) ** 2).sum(axis=1, keepdims=True) / (m * max(1, m - 1))  # [n, 1]
+    n, m = len(batch.rewards), batch.counts  # m: [n, 1]
+    squares = np.nansum(reinforce(batch) ** 2, axis=1, keepdims=True)  # [n, 1]
+    noise = squares / (m * np.maximum(1, m - 1))  # [n, 1]
 
     def mean_of_others(values: np.ndarray) -> np.ndarray:
         return (values.sum() - values) / max(1, n - 1)
@@ -342,7 +389,10 @@ def shrinkage(batch: Batch) -> np.ndarray:
     others = mean_of_others(batch.accuracies)  # [n, 1]
     v = mean_of_others(noise)  # [n, 1]
     s = np.maximum(0, mean_of_others(batch.accuracies**2) - others**2)  # [n, 1]
-    share = (n - 1) / n * v / np.where(v + s > 0, v + s, 1)  # [n, 1]
+    # Without noise there is nothing to shrink. Where s is 0 too, v / (v + s) would be the quotient
+    # of two rounding errors.
+    is_noisy = v > NO_NOISE  # [n, 1]
+    share = np.where(is_noisy, (n - 1) / n * v / np.where(is_noisy, v + s, 1), 0.0)  # [n, 1]
     return (1 - share) * rloo(batch) + share * (batch.rewards - others)
 
 

@@ -27,12 +27,15 @@ ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 LARGEST_WEIGHT = 1e30  # far below the largest number in fp32, in which the learner holds advantages
 
 
-def weight_values(text: str, p: np.ndarray, m: int, n: int, flag: str = "--weight") -> np.ndarray:
+def weight_values(
+    text: str, p: np.ndarray, m: int | np.ndarray, n: int, flag: str = "--weight"
+) -> np.ndarray:
     """Return w(p) [points] of an expression such as `(1 - p)**0.5`, at accuracies p strictly
     between 0 and 1.
 
-    m are the answers to a question, n the questions of a batch. The expression is parsed, never run
-    as code. Raises InputError for what is not ALLOWED, and for weights below 0 or not finite.
+    m are the answers to a question (one number, or one for each p), n the questions of a batch. The
+    expression is parsed, never run as code. Raises InputError for what is not ALLOWED, and for
+    weights below 0 or not finite.
 
     >>> weight_values("sqrt(1 - p) / m", np.array([0.75, 0.96]), m=2, n=1).round(3)
     array([0.25, 0.1 ])

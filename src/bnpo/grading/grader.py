@@ -2,12 +2,13 @@
 process.
 """
 
+import math
 import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
@@ -18,26 +19,32 @@ from mathequal import TIME_LIMIT, final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
 
 MAX_WORKERS = 16
+MOST = 0.5  # share of the answers from which on rewards outside their range end a run
+# What a user's rewards are tried on, besides a right answer: an empty and a wrong one. No long one,
+# whose length penalty may be one that no answer of the run gets.
+TRIAL_TEXTS = ("", "I do not know.")
 
 
 @dataclass(frozen=True)
 class Grades:
     """The rewards of some answers."""
 
-    rewards: np.ndarray  # [answers, K]
+    rewards: np.ndarray  # [answers, K], a placeholder where the reward could not be computed
     failed: np.ndarray  # [answers], True where at least one reward could not be computed
-    # Failed calls by the kind of their Failure, or OutOfRange; equal calls count once
+    # Rewards of answers that could not be computed, by the kind of their Failure, or OutOfRange
     failures: Counter[str]
+    # Values that lie outside the range of a reward, by reward: one for each such answer
+    outside: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Grader:
     """Grades answers in a pool of worker processes that lives as long as the grader. Any thread may
     use it.
 
-    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`. `grader`
-    is the rule of `accuracy`: a name in GRADERS, or a user's function like a reward. Raises
-    InputError if a user's function cannot be loaded or called, or returns no number for a right
-    answer to `example`, a reference.
+    `rewards` are K names as in --rewards; values of the user's own lie in `users_range`, which may
+    be infinite. `grader` is the rule of `accuracy`: a name in GRADERS, or a user's function like a
+    reward. Raises InputError if a user's function cannot be loaded or called, returns no number for
+    a right answer to `example`, a reference, or gives a value outside its range in a trial.
     """
 
     def __init__(
@@ -72,22 +79,47 @@ class Grader:
             self._try_users_rewards(time_limit, example)
 
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
+        right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
-            value = self._start_call(
-                reward, f"The answer is \\boxed{{{example}}}.", example
-            ).result()
-            if not isinstance(value, Failure):
-                continue
-            problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
-            if value.kind in ("ImportError", "TypeError", "timeout", "death"):
-                self.close()
-                flag = "rewards" if reward in self.rewards else "grader"
-                needed = (
-                    "function(text: str, reference: str) -> float, in a file imported within "
-                    f"{time_limit:g} s"
-                )
-                raise InputError(f"--{flag}: {problem}; it must be {needed}")
-            print(f"grading: {problem}", file=sys.stderr, flush=True)  # perhaps for this text only
+            for text in (right, *TRIAL_TEXTS):
+                value = self._start_call(reward, text, example).result()
+                if not isinstance(value, Failure):
+                    self._check_trial(reward, value, text)
+                    continue
+                problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
+                if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
+                    self.close()
+                    flag = "rewards" if reward in self.rewards else "grader"
+                    needed = (
+                        "function(text: str, reference: str) -> float, in a file imported within "
+                        f"{time_limit:g} s"
+                    )
+                    raise InputError(f"--{flag}: {problem}; it must be {needed}")
+                # Perhaps for this text only
+                print(f"grading: {problem}", file=sys.stderr, flush=True)
+                break
+
+    def _check_trial(self, reward: str, value: float, text: str) -> None:
+        """Raise InputError if `value`, a user's reward for a trial text, is outside its range."""
+        if reward not in self.rewards:  # a rule of `accuracy`
+            return
+        low, high = self.ranges[self.rewards.index(reward)]
+        if not _is_inside(value, low, high):
+            self.close()
+            shown = f"the text {text[:30]!r}" + (f" ({len(text)} characters)" if text else "")
+            raise InputError(_out_of_range(f"{reward} gives {value:g} for {shown}", low, high))
+
+    def check_ranges(self, grades: Sequence[Grades]) -> None:
+        """Raise InputError if a reward lies outside its range for most of the answers of `grades`.
+
+        A few such answers are left out and counted. If most are, the range is wrong.
+        """
+        answers = sum(len(part.rewards) for part in grades)
+        for reward, (low, high) in zip(self.rewards, self.ranges, strict=True):
+            values = [value for part in grades for value in part.outside.get(reward, [])]
+            if len(values) > MOST * answers:
+                problem = f"{reward} gave {min(values):g} to {max(values):g} for {len(values)} of"
+                raise InputError(_out_of_range(f"{problem} {answers} answers", low, high))
 
     def __call__(
         self, texts: Sequence[str], references: Sequence[str], tags: bool = False
@@ -105,34 +137,38 @@ class Grader:
         return [self.judge(function, texts, references, tags) for function in functions]
 
     def grades(self, outcomes: list[list[Future]]) -> Grades:
-        """Wait for what `start` has begun, and return the grades. A failed call scores the
-        reward's lowest value.
+        """Wait for what `start` has begun, and return the grades.
+
+        In place of a reward that could not be computed stands its lowest value, or 0. It must not
+        be used: `failed_answers` says what becomes of such answers.
         """
         failures: Counter[str] = Counter()
+        outside: dict[str, list[float]] = {}
         values = np.empty((len(outcomes[0]), len(outcomes)))  # [answers, K], nan for a failed call
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
             points = {}  # answers that make the same call share one outcome
-            for outcome in dict.fromkeys(outcomes[k]):
+            for outcome, answers in Counter(outcomes[k]).items():
                 value = outcome.result()
-                if not isinstance(value, Failure) and not low <= value <= high:
+                if not isinstance(value, Failure) and not _is_inside(value, low, high):
+                    outside.setdefault(reward, []).extend([value] * answers)
                     value = Failure(
-                        "OutOfRange", f"{reward} gave {value:g}, not in {low:g} to {high:g}"
+                        "OutOfRange", f"it gave {value:g}, not in --reward-range {low:g} {high:g}"
                     )
                 if isinstance(value, Failure):
-                    failures[value.kind] += 1
+                    failures[value.kind] += answers
                     if (reward, value.kind) not in self._reported:
                         self._reported.add((reward, value.kind))
                         line = (
-                            f"grading: {reward}: {value.kind}: {value.message} (scored lowest, and "
-                            "counted)"
+                            f"grading: {reward}: {value.kind}: {value.message} (the answer is left "
+                            "out, and counted)"
                         )
                         print(line, file=sys.stderr, flush=True)
                 points[outcome] = np.nan if isinstance(value, Failure) else value
             values[:, k] = [points[outcome] for outcome in outcomes[k]]
         failed = np.isnan(values)
-        return Grades(
-            np.where(failed, [low for low, _ in self.ranges], values), failed.any(axis=1), failures
-        )
+        placeholders = [low if math.isfinite(low) else 0.0 for low, _ in self.ranges]  # [K]
+        rewards = np.where(failed, placeholders, values)
+        return Grades(rewards, failed.any(axis=1), failures, outside)
 
     def judge(
         self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False
@@ -173,6 +209,21 @@ class Grader:
         """End the worker processes."""
         for workers in (self._workers, *self._file_workers.values()):
             workers.close()
+
+
+def _is_inside(value: float, low: float, high: float) -> bool:
+    return low <= value <= high and math.isfinite(value)
+
+
+def _out_of_range(problem: str, low: float, high: float) -> str:
+    """Return the message for a reward outside its range."""
+    if math.isinf(low):
+        return f"--rewards: {problem}; rewards must be finite numbers"
+    return (
+        f"--reward-range: {problem}, outside {low:g} to {high:g}. Set --reward-range LOWEST "
+        "HIGHEST to the limits of your rewards, or correct the function. --algo bnpo, beta, "
+        "curverl, eb, weight and maxrl need a range; without --reward-range, others take any value"
+    )
 
 
 def _finished(value: float) -> Future:

@@ -13,8 +13,8 @@ from statistics import fmean
 
 import numpy as np
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS, Method
+from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages
+from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_RANGE, Method
 from bnpo.config import FREE, GONE
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
@@ -91,11 +91,16 @@ def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[floa
     settings = {
         name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")
     }
+    failed = np.reshape([row.get("failed", False) for row in rows], rewards.shape[:2])
+    ranges, left_out = reward_ranges(config), set(NOT_KNOWN)
+    inside = (rewards >= ranges[:, 0]) & (rewards <= ranges[:, 1])  # [n, m, K]
+    if not inside[~failed].all():  # the run's method takes any values, these do not
+        ranges, left_out = np.broadcast_to(AS_THEY_ARE, ranges.shape), left_out.union(NEEDS_RANGE)
     estimates = {}
-    for algo in sorted(ALGORITHMS.keys() - set(NOT_KNOWN)):
+    for algo in sorted(ALGORITHMS.keys() - left_out):
         method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
         advantages = compute_advantages(
-            method, rewards, ranges=reward_ranges(config), lengths=lengths
+            method, rewards, ranges=ranges, lengths=lengths, failed=failed
         ).values
         estimates[algo] = advantages.ravel().round(9).tolist()  # sums that should be 0 may be 1e-17
     return estimates

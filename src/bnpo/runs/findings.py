@@ -51,28 +51,29 @@ def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dic
     """
     names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
     rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
-    failed = np.concatenate([step.failed for step in steps]).mean()
+    failed = np.concatenate([step.failed for step in steps])  # [n, m]
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
-    unstated, mixed = unstated_share(steps, task, config), has_signal(rewards, weights).mean()
+    unstated, mixed = (
+        unstated_share(steps, task, config),
+        has_signal(rewards, weights, failed).mean(),
+    )
     findings: list[tuple[str, str]] = []  # kinds and texts
     users = [
         name
         for name, reward in zip(names, config.data.rewards, strict=True)
         if reward not in BUILT_IN
     ]
-    if failed > (0 if users else FEW):
+    if failed.mean() > (0 if users else FEW):
         failures = sum((step.failures for step in steps), Counter())
         kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
         text = (
-            f"rewards of {failed:.0%} of the answers could not be computed ({kinds}) and count as "
-            "the lowest value; "
+            f"{failed.sum()} of {failed.size} answers are left out, because rewards could not be "
+            f"computed ({kinds}); "
         )
-        findings.append(
-            (
-                "failing",
-                text + f"look at {', '.join(users or names)}, and at the lines `grading:` above",
-            )
-        )
+        text += f"look at {', '.join(users or names)}, and at the lines `grading:` above"
+        if "OutOfRange" in failures:
+            text += "; --reward-range sets the lowest and the highest value of your rewards"
+        findings.append(("failing", text))
     # With a signal, a policy learns to end its answers
     if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):
         text = (
@@ -89,15 +90,20 @@ def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dic
         findings.append(("no_final_answer", text))
     # Rewards with weight 0 are only recorded
     for k in np.flatnonzero(weights or np.ones(len(names))):
-        value, (lowest, highest) = rewards[0, 0, k], task.grader.ranges[k]
-        if (rewards[:, :, k] == value).all():
+        values, (lowest, highest) = rewards[:, :, k][~failed], task.grader.ranges[k]
+        if len(values) and (values == values[0]).all():
+            value = values[0]
             kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
             text = (
-                f"the reward {names[k]} is {value:g} for all {rewards[:, :, k].size} answers: "
+                f"the reward {names[k]} is {value:g} for all {values.size} answers: "
                 f"{ALL_SAME[kind]}"
             )
             findings.append((f"all_{kind}", text))
-    if mixed <= FEW and not any(kind.startswith("all_") for kind, _ in findings):
+    if (
+        mixed <= FEW
+        and failed.mean() < MANY
+        and not any(kind.startswith("all_") for kind, _ in findings)
+    ):
         text = (
             f"only {mixed:.0%} of the questions have answers with different rewards, and the "
             "others give "

@@ -1,12 +1,13 @@
 """Metrics and rollout records of one step, as they stand in a run's folder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from bnpo.algorithm.advantages import trained_rewards
 from bnpo.algorithm.beta import BetaFit
 from bnpo.config import TrainConfig
 from bnpo.grading.rewards import reward_name
@@ -31,23 +32,32 @@ class Step:
     sync_difference: float
     stopwatch: Stopwatch
 
-    def metrics(self, config: TrainConfig) -> dict[str, float]:
-        """Return all metrics of the step itself, as metrics.jsonl names them."""
+    def metrics(
+        self, config: TrainConfig, ranges: Sequence[tuple[float, float]]
+    ) -> dict[str, float]:
+        """Return all metrics of the step itself, as metrics.jsonl names them.
+
+        `ranges` [K] are those of the rewards. Metrics of rewards leave out the answers that the
+        statistics of training leave out.
+        """
         rollouts, failures = self.rollouts, self.rollouts.failures
         reward_names = list(map(reward_name, config.data.rewards))
         rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
+        counted = ~rollouts.failed  # [n, m]
+        # As they are trained on: weighted, and mapped from their ranges. [n, m], nan if left out
+        trained = trained_rewards(config.method, rewards, ranges=ranges, failed=~counted)
+        of_questions = np.nanmean(trained[counted.any(axis=1)], axis=1)  # [n] or fewer
         # [tokens]
         logprobs = np.concatenate(
             [answer.logprobs for group in rollouts.answers for answer in group]
         )
-        n = len(rewards)
+        signals = has_signal(rewards, config.method.reward_weights, rollouts.failed)  # [n]
         metrics = self.update_metrics | {
-            "reward/mean": rewards.mean(),
-            # Of the mean: only the n questions are independent.
-            "reward/se": rewards.mean(axis=(1, 2)).std(ddof=1) / np.sqrt(n) if n > 1 else np.nan,
+            "reward/mean": _mean(trained[counted]),
+            "reward/se": _standard_error(of_questions),
             "reward/timeouts": failures["timeout"],
             "reward/errors": failures.total() - failures["timeout"],
-            "groups/all_equal": (~has_signal(rewards, config.method.reward_weights)).mean(),
+            "groups/all_equal": (~signals).mean(),
             "advantage/std": self.advantages.std(),
             # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra
             # pass.
@@ -59,12 +69,15 @@ class Step:
             "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
         }
         if config.batch.resample_rounds:
-            metrics["groups/drawn"] = n
+            metrics["groups/drawn"] = len(rewards)
+        if rollouts.failed.any():
+            metrics["answers/left_out"] = rollouts.failed.mean()
         metrics |= {
             f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"
         }
         metrics |= {
-            f"reward/{name}": rewards[:, :, k].mean() for k, name in enumerate(reward_names)
+            f"reward/{name}": _mean(rewards[:, :, k][counted])
+            for k, name in enumerate(reward_names)
         }
         for k, fit in enumerate(self.fits):
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
@@ -85,6 +98,17 @@ class Step:
         return metrics | speed_metrics(
             metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name()
         )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if values.size else np.nan
+
+
+def _standard_error(of_questions: np.ndarray) -> float:
+    """Return the standard error of the mean of values [n], one for each question."""
+    # Only questions are independent, not the answers to one of them
+    n = len(of_questions)
+    return float(of_questions.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
 
 
 def eval_metrics(results: dict) -> dict[str, float]:

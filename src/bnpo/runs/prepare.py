@@ -192,7 +192,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         check_output_dir(config)
     data, example = config.data, kept_problems[0].answer
     grader = Grader(
-        data.rewards, grader=data.grader, users_range=data.reward_range, example=example
+        data.rewards, grader=data.grader, users_range=config.users_range, example=example
     )
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     keep_tracebacks_in(folder)

@@ -179,7 +179,11 @@ class Run:
         )
         if self._tracker:
             self._tracker.log(
-                step.number, step.metrics(config) | scores | watched | {"bad_steps": bad_steps}
+                step.number,
+                step.metrics(config, task.grader.ranges)
+                | scores
+                | watched
+                | {"bad_steps": bad_steps},
             )
             self._look_at_first_answers(step)
         # Starting with step 1, whose answers show the untrained model
