@@ -4,13 +4,15 @@ import base64
 import gzip
 import hashlib
 import json
+import shlex
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 from string import Template
 
-from bnpo.files import step_of, whole_json_lines, writing
+from bnpo.files import line_of, step_of, whole_json_lines, write_whole, writing
 from bnpo.report.run_files import (
     all_advantages,
     eval_problems,
@@ -33,7 +35,8 @@ def write_page(path: Path, folders: Sequence[Path]) -> None:
     """
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
-    data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "leftOut": []}
+    now = datetime.now()
+    data = {"made": f"{now:%Y-%m-%d %H:%M}", "madeAt": now.timestamp(), "leftOut": []}
     data["runs"] = [run_data(folder, config) for folder, config in runs]
     chunks: list[str] = []
     add_answers(data, chunks, runs)
@@ -41,7 +44,31 @@ def write_page(path: Path, folders: Sequence[Path]) -> None:
     title = ", ".join(folder.resolve().name for folder in folders)
     with writing(path, "-o names another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(fill_template(title, data, chunks), encoding="utf-8")
+        # Whole or not at all: a browser may read it at any time
+        write_whole(path, [fill_template(title, data, chunks)])
+
+
+class RunPage:
+    """The page of a run, report.html in its folder, written by the run itself."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._next = folder, 0.0
+
+    def refresh(self) -> None:
+        """Write the page, unless that would take more than 1 % of the run's time."""
+        if time.monotonic() >= self._next:
+            self.write()
+
+    def write(self) -> None:
+        """Write the page. If that fails, print a line: no run ends because of its page."""
+        started = time.monotonic()
+        try:
+            write_page(self._folder / "report.html", [self._folder])
+        except Exception as error:  # of any kind, such as a full disk
+            again = shlex.join(["python", "-m", "bnpo.report", str(self._folder)])
+            print(f"the page was not written ({line_of(error)}). Try again: {again}", flush=True)
+        ended = time.monotonic()
+        self._next = ended + 100 * (ended - started)
 
 
 def answer_files(runs: Sequence[tuple[Path, dict]], kind: str) -> list[tuple[int, int, Path]]:
