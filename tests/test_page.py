@@ -120,7 +120,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
         "entropy",
         "answers/truncated",
     } < plots.keys()
-    for metric in plots.keys() - {"seconds", "grad_norm/cv", "eval/average/pass1"}:
+    for metric in plots.keys() - {"seconds", "lengths", "grad_norm/cv", "eval/average/pass1"}:
         steps, values = plots[metric]
         assert steps == [line["step"] for line in lines]
         for line, value in zip(lines, values, strict=True):
@@ -130,6 +130,10 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
                 if seed.get(metric) is not None
             ]
             assert value == (pytest.approx(np.mean(known)) if known else None)
+    answers = [row for row in answers_of(run) + answers_of(other) if row["step"] == 1]
+    for curve, is_right in zip(plots["lengths"][1:3], (1, 0), strict=True):
+        tokens = [row["tokens"] for row in answers if row["rewards"]["accuracy"] == is_right]
+        assert curve[steps.index(1)] == (pytest.approx(np.mean(tokens)) if tokens else None)
     steps, *tops = plots["seconds"]
     phases = ("generate", "reward", "gather", "update", "sync", "watch", "evaluate")
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
@@ -200,7 +204,9 @@ def test_filters_search_and_sorting(visitor, run):
     assert visitor.count() == len(here) == 64
     for flag, wanted in {
         "cut off": [row for row in here if row["cut_off"]],
-        "no final answer": [row for row in here if "\\boxed{" not in row["answer"] or row["cut_off"]],
+        "no final answer": [
+            row for row in here if "\\boxed{" not in row["answer"] or row["cut_off"]
+        ],
         "grading failed": [row for row in here if row.get("failed")],
         "equal": [row for row in here if len(groups[row["group"]]) == 1],
         "watched": [],
