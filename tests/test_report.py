@@ -397,8 +397,8 @@ def test_rewards_with_weights_are_shown_as_they_are_trained(browser, tmp_path):
     np.testing.assert_allclose(shown[:, 1], accuracy.mean(axis=1))
     seen.open("view=questions&question=q0&step=1")
     titles = seen.tab.locator(".kinds h3").all_text_contents()
-    assert titles == ["14 × 7, wrong", "2 × 7, right"]
-    wrong = seen.tab.locator(".kinds > section").first.locator(".card")
+    assert titles == ["2 × 7, right", "14 × 7, wrong"]
+    wrong = seen.tab.locator(".kinds > section").last.locator(".card")
     assert wrong.count() == 14
     assert set(wrong.evaluate_all("cards => cards.map(card => card.className.trim())")) == {
         "card wrong"
@@ -432,7 +432,7 @@ def test_an_answer_that_did_not_count_is_in_no_statistic(browser, tmp_path):
     seen.open("view=questions&question=q0&step=1")
     assert "Step 1: p = 0.333" in seen.tab.locator("h2").all_text_contents()
     titles = seen.tab.locator(".kinds h3").all_text_contents()
-    assert titles == ["8 × 7, wrong", "4 × 7, not graded", "4 × 7, right"]
+    assert titles == ["4 × 7, right", "8 × 7, wrong", "4 × 7, not graded"]
     assert seen.complaints == []
 
 
@@ -480,7 +480,7 @@ def test_findings_and_configuration_are_on_top(browser, run):
         )
     )
     assert shown["algo"] == "bnpo"
-    assert shown["model"] == "tiny-model"
+    assert shown["model"] == "data/tiny-model"
     assert shown["lr"] == "0.0001"
     assert shown["questions_per_step *"] == "2"  # the preset has another value
     tops = [
@@ -504,7 +504,8 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
         write_json(run / "config.json", config | facts)
         samples = [{"dataset": "set", "repetition": 0, "text": "7", "answer": "7"}]
         samples = [samples[0] | {"index": 0, "id": "p0", "correct": bool(i)}]
-        write_json_lines(tmp_path / f"eval{i}" / "samples.jsonl", samples)
+        evaluation = tmp_path / f"quick-{digest[i : i + 8]}"
+        write_json_lines(evaluation / "samples.jsonl", samples)
         suite = {"datasets": {"set": {"data": "x", "problems": 1, "sha256": digest[i:]}}}
         protocol = {
             "ckpt": f"checkpoints/{algo}",
@@ -512,8 +513,8 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
             "suite": suite | {"temperature": 0.6},
             "versions": {"torch": "2"},
         }
-        write_json(tmp_path / f"eval{i}" / "protocol.json", protocol)
-        folders += [run, tmp_path / f"eval{i}"]
+        write_json(evaluation / "protocol.json", protocol)
+        folders += [run, evaluation]
     seen = one_page(browser, *folders)
     for view in VIEWS:
         seen.open(f"view={view}&question=q0&step=1")
@@ -521,10 +522,11 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
         text = seen.tab.inner_text("body")
         assert "[object Object]" not in text
         assert "undefined" not in text
-        assert not re.search("[0-9a-f]{32}", text)
+        assert not re.search("[0-9a-f]{8}", text)
         if view == "curves":
             assert "differ" in text  # the data
     rows = [row.locator("th, td").all_text_contents() for row in seen.tab.locator("table tr").all()]
+    assert ["setting", "quick", "quick (2)"] in rows
     assert ["model", "checkpoints/bnpo", "checkpoints/grpo"] in rows
     assert ["temperature", "0.6", "0.6"] in rows
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
@@ -20,6 +21,7 @@ from bnpo.report.run_files import (
     open_folder,
     read_answers,
     run_data,
+    shown_name,
 )
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
@@ -41,7 +43,7 @@ def write_page(path: Path, folders: Sequence[Path]) -> None:
     chunks: list[str] = []
     add_answers(data, chunks, runs)
     add_evaluations(data, chunks, opened)
-    title = ", ".join(folder.resolve().name for folder in folders)
+    title = ", ".join(shown_name(folder, config) for folder, config in opened)
     with writing(path, "-o names another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Whole or not at all: a browser may read it at any time
@@ -131,6 +133,11 @@ def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, 
         facts["chunk"] = len(chunks)
         chunks.append(packed(texts))
     data["evals"] = [facts for facts, _ in found]
+    seen: Counter[str] = Counter()
+    for facts in data["evals"]:  # evaluations of one model may differ in their settings only
+        seen[facts["name"]] += 1
+        if seen[facts["name"]] > 1:
+            facts["name"] += f" ({seen[facts['name']]})"
     data["problems"] = dict(problem for _, config in opened for problem in eval_problems(config))
 
 

@@ -3,6 +3,7 @@ page or in a summary.
 """
 
 import json
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,12 @@ def open_folder(folder: Path) -> dict:
     raise InputError(
         f"{folder}: neither a run nor an evaluation; name a folder that train.py or eval.py wrote"
     )
+
+
+def shown_name(folder: Path, config: dict) -> str:
+    """Return the name of a folder, without the hash that eval.py puts behind those it names."""
+    name = folder.resolve().name
+    return re.sub("-[0-9a-f]{8}$", "", name) if "protocol" in config else name
 
 
 def run_data(folder: Path, config: dict) -> dict:
@@ -210,7 +217,7 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
             texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
         if problems:
             step = "" if is_evaluation else f", step {int(place.name[5:])}"
-            facts = {"name": folder.resolve().name + step, "problems": problems}
+            facts = {"name": shown_name(folder, config) + step, "problems": problems}
             yield facts | {"protocol": readable_protocol(config)}, texts
 
 

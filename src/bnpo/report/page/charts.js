@@ -6,7 +6,6 @@ const DENSITY = "advantages are divided by Beta(α, β)";
 // The charts of rewards are in `rewardCharts`.
 const CHARTS = {
   "eval/average/pass1": ["pass@1", "mean over the data sets ± standard error", "eval/average/se"],
-  "lr": ["Learning rate", "of AdamW, in the step"],
   "grad_norm": ["Gradient norm", "before clipping"],
   "grad_norm/cv": ["Variation of the gradient norm", `standard deviation / mean over ${CV_STEPS} steps`],
   "beta/E": ["Accuracy of the questions", "mean E[p] over the batch"],
@@ -18,6 +17,7 @@ const CHARTS = {
   "groups/all_equal": ["Questions without a gradient", "share of those whose m rewards are equal"],
   "sampler_learner_gap_mean": ["Sampler-learner gap", "mean |Δ log-probability| per token"],
   "entropy": ["Entropy", "nats per token, estimated from samples"],
+  "lr": ["Learning rate", "of AdamW, in the step"],
   "tokens/per_second": ["Tokens per second", "sampled tokens / seconds of the whole step"],
 };
 const PHASES = ["generate", "reward", "gather", "update", "sync", "watch", "evaluate"];

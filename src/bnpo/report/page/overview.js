@@ -5,12 +5,14 @@ const MAIN_SETTINGS = ["preset", "model", "train_data", "algo", "rewards", "grad
   "samples_per_question", "max_answer_tokens", "temperature", "lr", "dtype"];
 const OWN_FOLDER = ["output_dir", "overwrite", "resume", "config", "allow_changes", "seed"];
 
-// A setting as text, without the folder of a file.
+// A setting as text. Of a long path, its last two parts; of the hub's cache, the name of the model.
 function say(value) {
   if (value == null || value === "") return "–";
   if (Array.isArray(value)) return value.map(say).join(", ") || "–";
   if (typeof value === "object") return Object.entries(value).map(([key, part]) => `${key} ${say(part)}`).join(", ");
-  return typeof value === "number" ? number(value, 12) : `${value}`.replace(/^\/.*\/(?=[^/])/, "");
+  if (typeof value === "number") return number(value, 12);
+  const hub = `${value}`.replace(/^.*\/models--(.+?)--(.+?)\/snapshots\/.*$/, "$1/$2");
+  return hub.replace(/^\/.*\/(?=[^/]+\/[^/]+$)/, "");
 }
 const same = (values) => new Set(values.map((value) => JSON.stringify(value))).size < 2;
 const settingNames = (runs) => [...new Set(runs.flatMap((run) => Object.keys(run.settings)))]

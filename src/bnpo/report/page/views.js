@@ -35,12 +35,12 @@ const verdict = (value) => mark(value) + number(value);
 const look = (right) => (right === 1 ? "right" : right === 0 ? "wrong" : "between");
 const wordFor = (right) => (right == null ? "not graded" : look(right).replace("between", `reward ${number(right)}`));
 
-// The kinds of answers of a group: those with one final answer and one verdict, the most frequent first.
+// The kinds of answers of a group: those with one final answer and one verdict. Right and frequent ones come first.
 async function kindsOf(group) {
   const answers = await Promise.all(group.map(async (row) => [row, ...(await textOf(row))]));
   const kinds = Map.groupBy(answers, ([row, , final]) => JSON.stringify([final, row.right]));
   return [...kinds.values()].map((alike) => ({ alike, final: alike[0][2], right: alike[0][0].right }))
-    .sort((a, b) => b.alike.length - a.alike.length);
+    .sort((a, b) => b.right - a.right || b.alike.length - a.alike.length);
 }
 const kindText = ({ alike, final, right }) =>
   [`${alike.length} × `, final == null ? "no final answer" : formula(final), `, ${wordFor(right)}`];
@@ -198,13 +198,16 @@ async function groupCard(group) {
   const change = { view: "questions", across: "", run: row.run, step: row.step, question: idOf(row), answer: "" };
   const shown = text.length > 300 ? `${text.slice(0, 300)} …` : text;
   const run = data.runs.length > 1 && data.runs[row.run].name;
-  const where = [stepOf(row), run, idOf(row), `p = ${number(accuracy(group))}`].filter(Boolean).join(" · ");
+  const where = [stepOf(row), run, idOf(row), shares(group)].filter(Boolean).join(" · ");
   const kinds = (await kindsOf(group)).map((kind) => h("li", { class: look(kind.right) }, kindText(kind)));
   const rest = kinds.splice(6);
   return h("article", { class: "card group" }, h("h2", {}, link(change, prose(shown))),
     h("p", {}, "Reference: ", formula(reference)), h("ul", {}, kinds),
     rest.length > 0 && h("p", {}, `and ${rest.length} more`), h("p", {}, where));
 }
+// The accuracy as trained, and the share of right answers, which is another number if there are several rewards.
+const shares = (group) => [`p = ${number(accuracy(group))}`,
+  data.runs[group[0].run].rewards.length > 1 && `${number(rightShare(group))} right`].filter(Boolean).join(", ");
 const stepOf = ({ step, watched }) => (watched ? `After step ${step}, watched` : `Step ${step}`);
 
 const age = ([row]) => row.step - !row.watched; // number of updates before the policy gave these answers
@@ -261,9 +264,7 @@ async function cards(group, chosen) {
   const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
   const isFocus = (r) => chosen && S.answer !== "" && S.answer != null && +S.answer === r.sample;
-  const shares = [`p = ${number(accuracy(group))}`,
-    data.runs[run].rewards.length > 1 && `${number(rightShare(group))} right`].filter(Boolean).join(", ");
-  return h("section", { class: chosen ? "group chosen" : "group" }, h("h2", {}, `${stepOf(group[0])}: ${shares}`),
+  return h("section", { class: chosen ? "group chosen" : "group" }, h("h2", {}, `${stepOf(group[0])}: ${shares(group)}`),
     h("p", {}, fitTexts.join("; ") || "no fitted density"),
     h("div", { class: "kinds" }, (await kindsOf(group)).map((kind) => kindSection(kind, isFocus))));
 }
