@@ -14,6 +14,7 @@ const CHARTS = {
   "beta/beta": ["Density: β", DENSITY],
   "answers/mean_tokens": ["Answer length", "mean tokens per answer"],
   "answers/truncated": ["Cut off", "share of answers that reach the length limit"],
+  "answers/left_out": ["Left out", "share of answers with a reward that could not be computed"],
   "groups/all_equal": ["Questions without a gradient", "share of those whose m rewards are equal"],
   "sampler_learner_gap_mean": ["Sampler-learner gap", "mean |Δ log-probability| per token"],
   "entropy": ["Entropy", "nats per token, estimated from samples"],

@@ -261,7 +261,7 @@ async function cards(group, chosen) {
   // A watched group after step s has the policy, and so the fit, of step s + 1.
   const [{ run, step, watched }] = group, at = step + watched;
   const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
-  const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
+  const fitTexts = fits.map(([name, fit]) => [name, `divisor Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
   const isFocus = (r) => chosen && S.answer !== "" && S.answer != null && +S.answer === r.sample;
   return h("section", { class: chosen ? "group chosen" : "group" }, h("h2", {}, `${stepOf(group[0])}: ${shares(group)}`),
