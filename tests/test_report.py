@@ -510,7 +510,7 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
         protocol = {
             "ckpt": f"checkpoints/{algo}",
             "checkpoint_sha256": digest[i:],
-            "suite": suite | {"temperature": 0.6},
+            "suite": suite | {"temperature": 0.6, "system_prompt": "Think of it. " * 90},
             "versions": {"torch": "2"},
         }
         write_json(evaluation / "protocol.json", protocol)
@@ -524,11 +524,13 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
         assert "undefined" not in text
         assert not re.search("[0-9a-f]{8}", text)
         if view == "curves":
-            assert "differ" in text  # the data
+            assert "data_sources, evaluated" in text  # what differs, but not its hash
     rows = [row.locator("th, td").all_text_contents() for row in seen.tab.locator("table tr").all()]
     assert ["setting", "quick", "quick (2)"] in rows
     assert ["model", "checkpoints/bnpo", "checkpoints/grpo"] in rows
     assert ["temperature", "0.6", "0.6"] in rows
+    [prompt] = [row[1] for row in rows if row[0] == "system_prompt"]
+    assert len(prompt) < 80
 
 
 @pytest.mark.program

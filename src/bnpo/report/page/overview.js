@@ -5,12 +5,14 @@ const MAIN_SETTINGS = ["preset", "model", "train_data", "algo", "rewards", "grad
   "samples_per_question", "max_answer_tokens", "temperature", "lr", "dtype"];
 const OWN_FOLDER = ["output_dir", "overwrite", "resume", "config", "allow_changes", "seed"];
 
-// A setting as text. Of a long path, its last two parts; of the hub's cache, the name of the model.
+// A setting as text. Of a long path, its last two parts; of the hub's cache, the name of the model; of a long text, such
+// as a prompt, the beginning.
 function say(value) {
   if (value == null || value === "") return "–";
   if (Array.isArray(value)) return value.map(say).join(", ") || "–";
   if (typeof value === "object") return Object.entries(value).map(([key, part]) => `${key} ${say(part)}`).join(", ");
   if (typeof value === "number") return number(value, 12);
+  if (value.length > 200 && /\s/.test(value)) return `${value.slice(0, 60).replace(/\s+/g, " ")} …`;
   const hub = `${value}`.replace(/^.*\/models--(.+?)--(.+?)\/snapshots\/.*$/, "$1/$2");
   return hub.replace(/^\/.*\/(?=[^/]+\/[^/]+$)/, "");
 }
@@ -27,17 +29,18 @@ function findings(runs) {
 }
 
 function runsTable(runs) {
-  const names = differing(runs).filter((name) => name !== "algo");
+  const names = differing(runs).filter((name) => !["algo", "steps"].includes(name));
   // Settings may be the same and what they name may not, such as the content of a data file.
-  const facts = (run) => Object.entries(run.config).filter(([name]) => !(name in run.settings));
-  const others = !same(runs.map(facts)) && "data or versions";
+  const facts = [...new Set(runs.flatMap((run) => Object.keys(run.config)))].filter((name) => !(name in runs[0].settings));
+  const otherFacts = (run) => facts.filter((name) => !same([run.config[name], runs[0].config[name]])).join(", ") || "–";
+  const others = runs.some((run) => otherFacts(run) !== "–") && "differs in";
   const fromTo = (run, metric) => {
     const known = run.lines.map((line) => line[metric]).filter((value) => value != null);
     return known.length ? `${number(known[0])} → ${number(known.at(-1))}` : "–";
   };
   const heads = ["run", "algorithm", "seed", ...names, others, "steps", "status", "reward", "pass@1", "s per step"];
   const row = (run) => [run.name, run.settings.algo, run.seed, ...names.map((name) => say(run.settings[name])),
-    others && (run === runs[0] ? "–" : same([facts(run), facts(runs[0])]) ? `as ${runs[0].name}` : "differ"),
+    others && otherFacts(run),
     run.steps.at(-1) ?? 0, run.end, ...["reward/mean", "eval/average", "seconds/total"].map((m) => fromTo(run, m))];
   return table("Runs", heads, runs.map(row));
 }

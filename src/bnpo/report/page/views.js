@@ -172,8 +172,10 @@ async function answers(place) {
   const count = `${rows.length} of ${data.rows.length} answers`;
   current = groups;
   if (S.list !== "single") {
-    const isFirst = new Set(mixed);
-    current = [...mixed, ...groups.filter((key) => !isFirst.has(key))];
+    // First those with right and wrong answers, then those whose other rewards differ
+    const isMixedKey = new Set(mixed), hasBoth = (key) => new Set(data.groups.get(key).map((r) => r.right)).size > 1;
+    const rank = new Map(groups.map((key) => [key, isMixedKey.has(key) ? 1 + hasBoth(key) : 0]));
+    current = groups.sort((a, b) => rank.get(b) - rank.get(a));
     const shown = current.slice(0, GROUPS * limit / 100).map((key) => groupCard(data.groups.get(key)));
     place.append(h("div", { class: "grid" }, await Promise.all(shown)), more(current, GROUPS * limit / 100));
     return `${count}. Groups: ${groups.length}, of which ${mixed.length} mixed. These come first: their rewards differ.`;
