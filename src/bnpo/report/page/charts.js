@@ -126,8 +126,14 @@ const variations = (values) => values.map((_, i) => { // null until there are CV
 
 // The mean of the last `count` known values. Standard errors do not hold for it, ranges over seeds do.
 function smoothed(series, count) {
-  const over = (values) => values.map((value, i) => (value == null ? null
-    : mean(values.slice(0, i + 1).filter((v) => v != null).slice(-count))));
+  const over = (values) => {
+    const last = [];
+    return values.map((value) => {
+      if (value == null) return null;
+      if (last.push(value) > count) last.shift();
+      return mean(last);
+    });
+  };
   const { y, low, high, band } = series;
   return { ...series, y: over(y), low: band ? over(low) : null, high: band ? over(high) : null, raw: y };
 }
