@@ -139,7 +139,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
-    assert visitor.column("status") == ["done", "still running or killed"]
+    assert visitor.column("status", "Runs") == ["done", "still running or killed"]
 
 
 def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor, run):

@@ -381,6 +381,9 @@ def test_rewards_with_weights_are_shown_as_they_are_trained(browser, tmp_path):
     means = rewards.mean(axis=(0, 1))
     line = json_lines(run / "metrics.jsonl")[0]
     line |= {"reward/mean": rewards.mean(), "reward/accuracy": means[0], "reward/format": means[1]}
+    method = Method("bnpo", reward_weights=(1, 0.2))
+    [fit] = compute_advantages(method, rewards).fits
+    line |= {"beta/a": fit.a, "beta/b": fit.b, "beta/alpha": fit.alpha, "beta/beta": fit.beta}
     write_json_lines(run / "metrics.jsonl", [line])
     trained = rewards @ [1 / 1.2, 0.2 / 1.2]  # [n, M]
     seen = one_page(browser, run)
@@ -395,6 +398,13 @@ def test_rewards_with_weights_are_shown_as_they_are_trained(browser, tmp_path):
     shown = np.array(seen.tab.evaluate(script))
     np.testing.assert_allclose(shown[:, 0], trained.mean(axis=1))
     np.testing.assert_allclose(shown[:, 1], accuracy.mean(axis=1))
+    script = (
+        "[...data.groups.values()].map(group => group.map(r => "
+        "[(r.reward - accuracy(group)) * weight(accuracy(group), data.runs[0].fits[''][1]), "
+        "r.advantage]))"
+    )
+    computed, trained_on = np.array(seen.tab.evaluate(script)).reshape(-1, 2).T
+    np.testing.assert_allclose(computed, trained_on, rtol=1e-9)
     seen.open("view=questions&question=q0&step=1")
     titles = seen.tab.locator(".kinds h3").all_text_contents()
     assert titles == ["2 × 7, right", "14 × 7, wrong"]
