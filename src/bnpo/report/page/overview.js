@@ -31,8 +31,10 @@ function findings(runs) {
 function runsTable(runs) {
   const names = differing(runs).filter((name) => !["algo", "steps"].includes(name));
   // Settings may be the same and what they name may not, such as the content of a data file.
-  const facts = [...new Set(runs.flatMap((run) => Object.keys(run.config)))].filter((name) => !(name in runs[0].settings));
-  const otherFacts = (run) => facts.filter((name) => !same([run.config[name], runs[0].config[name]])).join(", ") || "–";
+  const named = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
+  const facts = named.filter((name) => !(name in runs[0].settings));
+  const otherFacts = (run) =>
+    facts.filter((name) => !same([run.config[name], runs[0].config[name]])).join(", ") || "–";
   const others = runs.some((run) => otherFacts(run) !== "–") && "differs in";
   const fromTo = (run, metric) => {
     const known = run.lines.map((line) => line[metric]).filter((value) => value != null);

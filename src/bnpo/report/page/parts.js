@@ -116,7 +116,10 @@ function logTicks(low, high) {
   const powers = [...Array(last - first + 1).keys()].map((i) => 10 ** (first + i));
   const ticks = powers.flatMap((power) => (last - first > 3 ? [power] : [power, 2 * power, 5 * power]))
     .filter((tick) => tick >= low && tick <= high);
-  return ticks.length > 2 ? ticks : [0.1, 0.3, 0.5, 0.7, 0.9].map((share) => +(low + share * (high - low)).toPrecision(3));
+  if (ticks.length > 2) return ticks;
+  const wanted = (high - low) / 4, power = 10 ** Math.floor(Math.log10(wanted));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= wanted), from = Math.ceil(low / step);
+  return [...Array(Math.floor(high / step) - from + 1).keys()].map((i) => step * (from + i));
 }
 function chart(place, spec) {
   const { title, caption, name, metric, x, series, stacked, bars = [], range, xRange, toStep, height = 200, log } = spec;
@@ -142,7 +145,7 @@ function chart(place, spec) {
     scales: { x: { time: false, range: stacked ? (_, from, to) => [from - 0.5, to + 0.5] : xRange }, // no bar is cut
       y: { range: shownRange, distr: isLog ? 3 : 1 } },
     axes: [{ ...axis, incrs: toStep && [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
-      { ...axis, size: 54, values: (_, ticks) => ticks.map((v) => number(v, 4)),
+      { ...axis, size: 58, values: (_, ticks) => ticks.map((v) => number(v, 4)),
         ...(isLog && { splits: () => logTicks(...shownRange), filter: (_, ticks) => ticks }) }],
     series: [{ label: toStep ? "step" : "p", value: (_, __, ___, i) => number(x[shownAt(x, i)], 4) },
       ...lines.map((s) => ({
