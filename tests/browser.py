@@ -44,9 +44,10 @@ class Visitor:
         self.tab.locator(f"th button:has-text('{column}')").click()
         self.settle()
 
-    def column(self, name: str) -> list[str]:
-        """Return the cells of a column of the last table."""
-        table = self.tab.locator("#view .scroll table").last
+    def column(self, name: str, table_label: str | None = None) -> list[str]:
+        """Return the cells of a column of the last table, or of the one with a label."""
+        label = f"[aria-label='{table_label}']" if table_label else ""
+        table = self.tab.locator(f"#view .scroll{label} table").last
         heads = [head.strip(" ▼▲") for head in table.locator("thead th").all_text_contents()]
         return table.locator(f"tbody tr > :nth-child({1 + heads.index(name)})").all_text_contents()
 

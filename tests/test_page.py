@@ -71,6 +71,7 @@ def run(tmp_path_factory) -> Path:
         "--output-dir",
         run,
     )
+    assert (run / "report.html").stat().st_size > 100_000  # written by the run itself
     file = run / "rollouts" / "step-000003.jsonl"
     rows = json_lines(file)
     rows[0] |= {"answer": HOSTILE, "failed": True}
@@ -119,7 +120,7 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
         "entropy",
         "answers/truncated",
     } < plots.keys()
-    for metric in plots.keys() - {"seconds", "grad_norm/cv", "eval/average/pass1"}:
+    for metric in plots.keys() - {"seconds", "lengths", "grad_norm/cv", "eval/average/pass1"}:
         steps, values = plots[metric]
         assert steps == [line["step"] for line in lines]
         for line, value in zip(lines, values, strict=True):
@@ -129,12 +130,16 @@ def test_curves_carry_the_numbers_of_the_metrics(visitor, run, other):
                 if seed.get(metric) is not None
             ]
             assert value == (pytest.approx(np.mean(known)) if known else None)
+    answers = [row for row in answers_of(run) + answers_of(other) if row["step"] == 1]
+    for curve, is_right in zip(plots["lengths"][1:3], (1, 0), strict=True):
+        tokens = [row["tokens"] for row in answers if row["rewards"]["accuracy"] == is_right]
+        assert curve[steps.index(1)] == (pytest.approx(np.mean(tokens)) if tokens else None)
     steps, *tops = plots["seconds"]
     phases = ("generate", "reward", "gather", "update", "sync", "watch", "evaluate")
     sums = [sum(line.get(f"seconds/{phase}", 0) for phase in phases) for line in lines_of(other)]
     assert tops[-1] == pytest.approx(sums)
     assert visitor.tab.text_content("h1") == "run, other"
-    assert visitor.column("status") == ["done", "still running or killed"]
+    assert visitor.column("status", "Runs") == ["done", "still running or killed"]
 
 
 def test_the_weight_of_a_group_is_what_its_advantages_were_multiplied_by(visitor, run):
@@ -170,6 +175,7 @@ def test_a_visitor_points_at_a_step_opens_an_answer_and_moves_the_slider(visitor
     here = [row for row in answers_of(run) if row["step"] == 3]
     texts = [row["answer"] for row in here]
     place = max(i for i, text in enumerate(texts) if texts.count(text) == 1)
+    visitor.choose("list", "single")
     visitor.tab.locator("#view tbody a").nth(place).click()
     visitor.settle()
     assert visitor.tab.text_content("h1") == f"Question {here[place]['id']}"
@@ -182,12 +188,12 @@ def test_a_visitor_points_at_a_step_opens_an_answer_and_moves_the_slider(visitor
         visitor.settle()
         alpha, beta = lines[step]["beta/alpha"], lines[step]["beta/beta"]
         assert visitor.message().startswith(f"Step {step}: α {alpha:.3g}, β {beta:.3g}")
-        p, density = visitor.plots()["density"]
+        p, density, *_ = visitor.plots()["density"]
         assert density == pytest.approx(scipy.stats.beta.pdf(p, alpha, beta).tolist())
 
 
 def test_filters_search_and_sorting(visitor, run):
-    visitor.open("view=answers&run=0")
+    visitor.open("view=answers&run=0&list=single")
     rows, watched = answers_of(run), 2 * 8 * 4  # after steps 0, 2, 4 and 6
     groups = defaultdict(set)
     for row in rows:
@@ -198,7 +204,9 @@ def test_filters_search_and_sorting(visitor, run):
     assert visitor.count() == len(here) == 64
     for flag, wanted in {
         "cut off": [row for row in here if row["cut_off"]],
-        "no box": [row for row in here if "\\boxed{" not in row["answer"] or row["cut_off"]],
+        "no final answer": [
+            row for row in here if "\\boxed{" not in row["answer"] or row["cut_off"]
+        ],
         "grading failed": [row for row in here if row.get("failed")],
         "equal": [row for row in here if len(groups[row["group"]]) == 1],
         "watched": [],
@@ -233,13 +241,15 @@ def test_filters_search_and_sorting(visitor, run):
 def test_a_text_that_is_html_stays_text(visitor, run):
     row = next(row for row in answers_of(run) if row["answer"] == HOSTILE)
     visitor.open(f"step=3&question={row['id']}&run=0")
-    card = visitor.tab.locator(".card").first
+    visitor.tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    card = visitor.tab.locator(".card:has-text('grading failed')")
     assert "</script><img src=x onerror=\"document.title='owned'\">" in card.text_content()
     assert "grading failed" in card.text_content()
     assert visitor.tab.locator("img").count() == 0
     assert visitor.tab.locator(".card math").count() > 0  # mathematics is typeset
     assert visitor.tab.title() == "run, other · BNPO"
     visitor.choose("text", "source")
+    visitor.tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
     assert "\\boxed{7}" in card.text_content()
     assert visitor.tab.locator(".card .text math").count() == 0
 

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 
 import fit_check as script
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, Method
 from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import ROOT, InputError, file_hash, step_name, write_json, write_json_lines
+from bnpo.grading.rewards import reward_name
 from bnpo.report import __main__ as program
-from bnpo.report.page import write_page
-from bnpo.report.run_files import all_advantages
+from bnpo.report.page import RunPage, write_page
+from bnpo.report.run_files import all_advantages, with_trained_mean
 from browser import Visitor
 from conftest import json_lines
 from fit_check import beta_p_value, fitted_counts
@@ -34,10 +36,10 @@ def write_run(
     words: int = 5,
     lengths=None,
 ):
-    """Write a run with the recorded answers of some steps, whose rewards [n, m] are `batches`.
-    Return its folder.
+    """Write a run with the recorded answers of some steps, whose rewards [n, m] or [n, m, K] are
+    `batches`. Return its folder.
     """
-    rng, (n, m) = np.random.default_rng(0), next(iter(batches.values())).shape
+    rng, (n, m) = np.random.default_rng(0), next(iter(batches.values())).shape[:2]
     flags = (
         "--preset",
         "tiny",
@@ -72,9 +74,11 @@ def write_run(
     run.mkdir()
     write_json(run / "config.json", flat_settings(config) | {"answer_tags": False})
     write_json_lines(run / "metrics.jsonl", lines)
-    for step, rewards in batches.items():
+    names = list(map(reward_name, config.data.rewards))
+    for step, batch in batches.items():
+        rewards = batch.reshape(n, m, -1)
         tokens = np.full((n, m), words) if lengths is None else lengths
-        values = compute_advantages(config.method, rewards[:, :, None], lengths=tokens).values
+        values = compute_advantages(config.method, rewards, lengths=tokens).values
         rows = []
         for i, j in np.ndindex(n, m):
             question = {
@@ -90,7 +94,10 @@ def write_run(
             rows.append(
                 question
                 | answer
-                | {"rewards": {"accuracy": rewards[i, j]}, "advantage": values[i, j]}
+                | {
+                    "rewards": dict(zip(names, rewards[i, j].tolist(), strict=True)),
+                    "advantage": values[i, j],
+                }
             )
         write_json_lines(run / "rollouts" / f"{step_name(step)}.jsonl", rows)
     return run
@@ -212,7 +219,7 @@ def test_ids_that_questions_share_keep_their_answers_apart(browser, run):
     write_page(run / "page.html", [run])
     seen = Visitor(browser, run / "page.html")
     seen.open("view=answers")
-    assert seen.message() == "30 of 30 answers"
+    assert seen.message().startswith("30 of 30 answers. Groups: 2, of which 0 mixed.")
     assert seen.tab.evaluate("data.questions.map((question) => question.prompt)") == [
         "first",
         "second",
@@ -353,3 +360,267 @@ def test_the_page_shows_them(browser, tmp_path):
     cosine = (rloo.ravel() * own).sum() / np.linalg.norm(rloo) / np.linalg.norm(own)
     assert float(cosines[heads.index("rloo")]) == pytest.approx(cosine, abs=5e-4)
     assert seen.complaints == []
+
+
+VIEWS = ("curves", "density", "estimators", "answers", "questions", "evaluations")
+
+
+def one_page(browser, *folders: Path) -> Visitor:
+    """Return a visitor of the page of some runs and evaluations."""
+    write_page(folders[0] / "page.html", folders)
+    return Visitor(browser, folders[0] / "page.html")
+
+
+@pytest.mark.program
+def test_rewards_with_weights_are_shown_as_they_are_trained(browser, tmp_path):
+    """Every wrong answer has the format's reward, and some right ones do not."""
+    accuracy = with_right(2, 5, 12)  # [n, M]
+    rewards = np.stack([accuracy, np.where(np.arange(M) < 1, 0, 1) * np.ones((3, 1))], axis=2)
+    flags = ("--rewards", "accuracy,format", "--reward-weights", "1", "0.2")
+    run = write_run(tmp_path / "run", {1: rewards}, *flags)
+    means = rewards.mean(axis=(0, 1))
+    line = json_lines(run / "metrics.jsonl")[0]
+    line |= {"reward/mean": rewards.mean(), "reward/accuracy": means[0], "reward/format": means[1]}
+    method = Method("bnpo", reward_weights=(1, 0.2))
+    [fit] = compute_advantages(method, rewards).fits
+    line |= {"beta/a": fit.a, "beta/b": fit.b, "beta/alpha": fit.alpha, "beta/beta": fit.beta}
+    write_json_lines(run / "metrics.jsonl", [line])
+    trained = rewards @ [1 / 1.2, 0.2 / 1.2]  # [n, M]
+    seen = one_page(browser, run)
+    seen.open()
+    plots = seen.plots()
+    assert plots["reward/mean"][1] == [pytest.approx(trained.mean())]
+    assert plots["reward/accuracy"][1] == [pytest.approx(means[0])]
+    assert plots["reward/format"][1] == [pytest.approx(means[1])]
+    caption = seen.tab.text_content("[data-metric='reward/mean'] figcaption p")
+    assert "weighted 1 × accuracy + 0.2 × format" in caption
+    script = "[...data.groups.values()].map(group => [accuracy(group), rightShare(group)])"
+    shown = np.array(seen.tab.evaluate(script))
+    np.testing.assert_allclose(shown[:, 0], trained.mean(axis=1))
+    np.testing.assert_allclose(shown[:, 1], accuracy.mean(axis=1))
+    script = (
+        "[...data.groups.values()].map(group => group.map(r => "
+        "[(r.reward - accuracy(group)) * weight(accuracy(group), data.runs[0].fits[''][1]), "
+        "r.advantage]))"
+    )
+    computed, trained_on = np.array(seen.tab.evaluate(script)).reshape(-1, 2).T
+    np.testing.assert_allclose(computed, trained_on, rtol=1e-9)
+    seen.open("view=questions&question=q0&step=1")
+    titles = seen.tab.locator(".kinds h3").all_text_contents()
+    assert titles == ["2 × 7, right", "14 × 7, wrong"]
+    wrong = seen.tab.locator(".kinds > section").last.locator(".card")
+    assert wrong.count() == 14
+    assert set(wrong.evaluate_all("cards => cards.map(card => card.className.trim())")) == {
+        "card wrong"
+    }
+    assert "✗ 0.167 · accuracy 0, format 1" in wrong.first.text_content()
+    assert seen.complaints == []
+
+
+def test_the_weighted_mean_of_new_runs_is_not_changed():
+    config = {"rewards": ["accuracy", "format"], "reward_weights": [1, 0.2]}
+    parts = {"reward/accuracy": 0.5, "reward/format": 1.0}
+    new = {"reward/mean": 0.7 / 1.2, "reward/se": 0.1, **parts}
+    assert with_trained_mean(new, config) == new
+    old = with_trained_mean({"reward/mean": 0.75, "reward/se": 0.1, **parts}, config)
+    assert old["reward/mean"] == pytest.approx(0.7 / 1.2)
+    assert old["reward/se"] is None
+    plain = {"reward/mean": 0.75, "reward/se": 0.1, **parts}
+    assert with_trained_mean(plain, config | {"reward_weights": None}) == plain
+    assert with_trained_mean({"eval/average": 0.5}, config) == {"eval/average": 0.5}
+
+
+@pytest.mark.program
+def test_an_answer_that_did_not_count_is_in_no_statistic(browser, tmp_path):
+    run = write_run(tmp_path / "run", {1: with_right(8, 4)})
+    file = run / "rollouts" / "step-000001.jsonl"
+    rows = json_lines(file)
+    for row in rows[:4]:  # right ones of the first question
+        row |= {"rewards": {"accuracy": 0.0}, "failed": True, "advantage": 0.0}
+    write_json_lines(file, rows)
+    seen = one_page(browser, run)
+    seen.open("view=questions&question=q0&step=1")
+    assert "Step 1: p = 0.333" in seen.tab.locator("h2").all_text_contents()
+    titles = seen.tab.locator(".kinds h3").all_text_contents()
+    assert titles == ["4 × 7, right", "8 × 7, wrong", "4 × 7, not graded"]
+    assert seen.complaints == []
+
+
+@pytest.mark.program
+def test_answers_are_grouped_and_mixed_questions_come_first(browser, tmp_path):
+    run = write_run(tmp_path / "run", {1: with_right(0, 15, 16, 3)})
+    file = run / "rollouts" / "step-000001.jsonl"
+    rows = json_lines(file)
+    for row in rows:
+        number = 9 if row["rewards"]["accuracy"] else 11
+        row |= {"prompt": f"{row['id']}: 3 * 3 = ?", "reference": "9"}
+        row["answer"] = f"It is \\boxed{{{number}}}"
+    write_json_lines(file, rows)
+    seen = one_page(browser, run)
+    seen.open("view=answers")
+    assert seen.message().startswith("64 of 64 answers. Groups: 4, of which 2 mixed.")
+    cards = seen.tab.locator("article.group")
+    assert [title[:2] for title in cards.locator("h2").all_text_contents()] == [
+        "q1",
+        "q3",
+        "q0",
+        "q2",
+    ]
+    assert cards.first.locator("li").all_text_contents() == ["15 × 9, right", "1 × 11, wrong"]
+    assert "Reference: 9" in cards.first.text_content()
+    cards.first.locator("a").click()
+    seen.settle()
+    assert seen.tab.locator(".kinds h3").all_text_contents() == ["15 × 9, right", "1 × 11, wrong"]
+    assert seen.tab.locator(".kinds .card").count() == 2
+    assert "same text × 15" in seen.tab.locator(".kinds .card").first.text_content()
+    assert seen.complaints == []
+
+
+@pytest.mark.program
+def test_findings_and_configuration_are_on_top(browser, run):
+    write_json(run / "findings.json", [{"kind": "cut_off", "text": "97% of <b> are cut off"}])
+    seen = one_page(browser, run)
+    seen.open()
+    assert seen.tab.locator(".findings li").all_text_contents() == ["97% of <b> are cut off"]
+    shown = dict(
+        zip(
+            seen.tab.locator(".facts dt").all_text_contents(),
+            seen.tab.locator(".facts dd").all_text_contents(),
+            strict=True,
+        )
+    )
+    assert shown["algo"] == "bnpo"
+    assert shown["model"] == "data/tiny-model"
+    assert shown["lr"] == "0.0001"
+    assert shown["questions_per_step *"] == "2"  # the preset has another value
+    tops = [
+        seen.tab.locator(f"#view {part}").first.bounding_box()["y"]
+        for part in (".findings", ".facts", "figure")
+    ]
+    assert tops == sorted(tops)
+
+
+@pytest.mark.program
+def test_no_object_and_no_hash_is_shown(browser, tmp_path):
+    """Two runs on other data, of which config.json has hashes, and two evaluations."""
+    folders, digest = [], "0123456789abcdef" * 4
+    for i, algo in enumerate(("bnpo", "grpo")):
+        run = write_run(tmp_path / algo, {1: with_right(3, 5)}, "--algo", algo)
+        config = json.loads((run / "config.json").read_text())
+        facts = {
+            "data_sources": [{"source": "a.jsonl", "sha256": digest[i:]}],
+            "evaluated": {"datasets": {}, "sha256": digest[i:]},
+        }
+        write_json(run / "config.json", config | facts)
+        samples = [{"dataset": "set", "repetition": 0, "text": "7", "answer": "7"}]
+        samples = [samples[0] | {"index": 0, "id": "p0", "correct": bool(i)}]
+        evaluation = tmp_path / f"quick-{digest[i : i + 8]}"
+        write_json_lines(evaluation / "samples.jsonl", samples)
+        suite = {"datasets": {"set": {"data": "x", "problems": 1, "sha256": digest[i:]}}}
+        protocol = {
+            "ckpt": f"checkpoints/{algo}",
+            "checkpoint_sha256": digest[i:],
+            "suite": suite | {"temperature": 0.6, "system_prompt": "Think of it. " * 90},
+            "versions": {"torch": "2"},
+        }
+        write_json(evaluation / "protocol.json", protocol)
+        folders += [run, evaluation]
+    seen = one_page(browser, *folders)
+    for view in VIEWS:
+        seen.open(f"view={view}&question=q0&step=1")
+        seen.tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+        text = seen.tab.inner_text("body")
+        assert "[object Object]" not in text
+        assert "undefined" not in text
+        assert not re.search("[0-9a-f]{8}", text)
+        if view == "curves":
+            assert "data_sources, evaluated" in text  # what differs, but not its hash
+    rows = [row.locator("th, td").all_text_contents() for row in seen.tab.locator("table tr").all()]
+    assert ["setting", "quick", "quick (2)"] in rows
+    assert ["model", "checkpoints/bnpo", "checkpoints/grpo"] in rows
+    assert ["temperature", "0.6", "0.6"] in rows
+    [prompt] = [row[1] for row in rows if row[0] == "system_prompt"]
+    assert len(prompt) < 80
+
+
+@pytest.mark.program
+def test_the_fit_stands_beside_the_density_that_divides(browser, run):
+    lines = json_lines(run / "metrics.jsonl")
+    fit = {"beta/a": 0.9, "beta/b": 3.0, "beta/alpha": 1.3, "beta/beta": 2.0}
+    lines[0] |= fit | {"beta/E": 3 / 13, "beta/V": 0.04}
+    lines[2] |= dict.fromkeys(("beta/a", "beta/b"), 0.0) | {"beta/alpha": 1.0, "beta/beta": 1.0}
+    write_json_lines(run / "metrics.jsonl", lines)
+    seen = one_page(browser, run)
+    seen.open("view=density&step=1")
+    p, divisor, fitted = seen.plots()["density"]
+    assert divisor == pytest.approx(scipy.stats.beta.pdf(p, 1.3, 2).tolist())
+    assert fitted == pytest.approx(scipy.stats.beta.pdf(p, 0.9, 3).tolist())
+    legend = seen.tab.text_content("[data-metric=density] .u-legend")
+    assert "divisor: Beta(1.3, 2)" in legend
+    assert "fit: Beta(0.9, 3)" in legend
+    assert "The fit Beta(a, b) = Beta(0.9, 3) has the mean 0.231" in seen.message()
+    seen.open("view=density&step=3")
+    assert len(seen.plots()["density"]) == 2
+    assert "No Beta distribution fits" in seen.message()
+    assert seen.complaints == []
+
+
+@pytest.mark.program
+def test_axes_of_constants_smoothing_and_logarithms(browser, run):
+    lines = [
+        {"step": i, "reward/mean": 0.0, "grad_norm": 10.0**i, "lr": 1e-6, "entropy": i - 2}
+        for i in range(1, 9)
+    ]
+    write_json_lines(run / "metrics.jsonl", lines)
+    seen = one_page(browser, run)
+    seen.open()
+    scale = "metric => document.querySelector(`[data-metric='${metric}']`).plot.scales.y"
+    for metric, least, most in (("reward/mean", -0.1, 1), ("lr", 0, 1.5e-6)):
+        axis = seen.tab.evaluate(scale, metric)
+        assert least <= axis["min"] <= 0, metric
+        assert axis["max"] >= most, metric
+    seen.choose("smooth", "5")
+    assert seen.plots()["entropy"][1] == [-1, -0.5, 0, 0.5, 1, 2, 3, 4]
+    seen.choose("axis", "log")
+    assert seen.tab.evaluate(scale, "grad_norm")["distr"] == 3
+    assert seen.tab.evaluate(scale, "entropy")["distr"] == 1  # it has values below 0
+    assert seen.complaints == []
+
+
+@pytest.mark.program
+def test_the_page_of_a_run_that_goes_on_is_read_again(browser, run):
+    write_page(run / "page.html", [run])
+    seen = Visitor(browser, run / "page.html")
+    seen.tab.clock.install()
+    seen.open("view=answers")
+    assert "reloads every 30 s" in seen.tab.text_content("#made")
+    lines = json_lines(run / "metrics.jsonl")
+    write_json_lines(run / "metrics.jsonl", [*lines, lines[-1] | {"step": 5}])
+    write_json(run / "end.json", {"step": 5, "why": "done"})
+    write_page(run / "page.html", [run])
+    seen.tab.mouse.move(5, 5)
+    seen.tab.clock.fast_forward(29_000)
+    seen.tab.mouse.move(9, 9)  # somebody is there
+    seen.tab.clock.fast_forward(2_000)
+    assert seen.tab.evaluate("data.runs[0].steps.length") == 4
+    seen.tab.clock.fast_forward(31_000)
+    seen.tab.wait_for_function("() => data?.runs[0].steps.length === 5")
+    seen.settle()
+    assert seen.tab.text_content("h1") == "Answers"  # the same view
+    assert "reloads" not in seen.tab.text_content("#made")  # now the run has ended
+    assert seen.complaints == []
+
+
+def test_a_page_that_cannot_be_written_is_a_line_and_ends_nothing(run, capsys):
+    page = RunPage(run)
+    page.refresh()
+    written = (run / "report.html").stat().st_mtime_ns
+    assert capsys.readouterr().out == ""
+    page.refresh()  # at once: it would take more than its share of the time
+    assert (run / "report.html").stat().st_mtime_ns == written
+    (run / "config.json").write_text("{")
+    page.write()
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("the page was not written (InputError: ")
+    assert line.endswith(f"Try again: python -m bnpo.report {run}")
+    assert (run / "report.html").stat().st_mtime_ns == written

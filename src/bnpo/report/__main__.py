@@ -1,5 +1,5 @@
 """Show runs and evaluations: as one HTML page that needs no server, or as a summary in the
-terminal.
+terminal. A run writes its own page, so this is for comparisons, and for runs that were killed.
 
 python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html into the run's
 folder

@@ -4,13 +4,16 @@ import base64
 import gzip
 import hashlib
 import json
+import shlex
+import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
 from string import Template
 
-from bnpo.files import step_of, whole_json_lines, writing
+from bnpo.files import line_of, step_of, whole_json_lines, write_whole, writing
 from bnpo.report.run_files import (
     all_advantages,
     eval_problems,
@@ -18,6 +21,7 @@ from bnpo.report.run_files import (
     open_folder,
     read_answers,
     run_data,
+    shown_name,
 )
 
 PARTS, VENDOR = Path(__file__).with_name("page"), Path(__file__).with_name("vendor")
@@ -33,15 +37,40 @@ def write_page(path: Path, folders: Sequence[Path]) -> None:
     """
     opened = [(folder, open_folder(folder)) for folder in folders]
     runs = [(folder, config) for folder, config in opened if "protocol" not in config]
-    data = {"made": f"{datetime.now():%Y-%m-%d %H:%M}", "leftOut": []}
+    now = datetime.now()
+    data = {"made": f"{now:%Y-%m-%d %H:%M}", "madeAt": now.timestamp(), "leftOut": []}
     data["runs"] = [run_data(folder, config) for folder, config in runs]
     chunks: list[str] = []
     add_answers(data, chunks, runs)
     add_evaluations(data, chunks, opened)
-    title = ", ".join(folder.resolve().name for folder in folders)
+    title = ", ".join(shown_name(folder, config) for folder, config in opened)
     with writing(path, "-o names another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(fill_template(title, data, chunks), encoding="utf-8")
+        # Whole or not at all: a browser may read it at any time
+        write_whole(path, [fill_template(title, data, chunks)])
+
+
+class RunPage:
+    """The page of a run, report.html in its folder, written by the run itself."""
+
+    def __init__(self, folder: Path):
+        self._folder, self._next = folder, 0.0
+
+    def refresh(self) -> None:
+        """Write the page, unless that would take more than 1 % of the run's time."""
+        if time.monotonic() >= self._next:
+            self.write()
+
+    def write(self) -> None:
+        """Write the page. If that fails, print a line: no run ends because of its page."""
+        started = time.monotonic()
+        try:
+            write_page(self._folder / "report.html", [self._folder])
+        except Exception as error:  # of any kind, such as a full disk
+            again = shlex.join(["python", "-m", "bnpo.report", str(self._folder)])
+            print(f"the page was not written ({line_of(error)}). Try again: {again}", flush=True)
+        ended = time.monotonic()
+        self._next = ended + 100 * (ended - started)
 
 
 def answer_files(runs: Sequence[tuple[Path, dict]], kind: str) -> list[tuple[int, int, Path]]:
@@ -104,6 +133,11 @@ def add_evaluations(data: dict, chunks: list[str], opened: Sequence[tuple[Path, 
         facts["chunk"] = len(chunks)
         chunks.append(packed(texts))
     data["evals"] = [facts for facts, _ in found]
+    seen: Counter[str] = Counter()
+    for facts in data["evals"]:  # evaluations of one model may differ in their settings only
+        seen[facts["name"]] += 1
+        if seen[facts["name"]] > 1:
+            facts["name"] += f" ({seen[facts['name']]})"
     data["problems"] = dict(problem for _, config in opened for problem in eval_problems(config))
 
 

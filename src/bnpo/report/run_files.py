@@ -3,6 +3,7 @@ page or in a summary.
 """
 
 import json
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +16,10 @@ import numpy as np
 
 from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages
 from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_RANGE, Method
-from bnpo.config import FREE, GONE
+from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
-from bnpo.grading.rewards import BUILT_IN, reward_name
-from mathequal import final_answer
+from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 
 NOT_KNOWN = ("remax", "beta", "weight")
 """Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a
@@ -46,27 +46,77 @@ def open_folder(folder: Path) -> dict:
     )
 
 
+def shown_name(folder: Path, config: dict) -> str:
+    """Return the name of a folder, without the hash that eval.py puts behind those it names."""
+    name = folder.resolve().name
+    return re.sub("-[0-9a-f]{8}$", "", name) if "protocol" in config else name
+
+
 def run_data(folder: Path, config: dict) -> dict:
     """Return the run in `folder` with the settings `config`, finished or not, without its answers.
 
     `lines` are those of metrics.jsonl. `config` has the settings that change what is learned,
-    without the seed.
+    without the seed, and facts such as hashes of the data. `settings` has what a user can set, and
+    `changed` the names of those that differ from the preset.
     """
+    settings = {name: config[name] for name in flat_settings(TrainConfig()) if name in config}
+    preset = flat_settings(PRESETS[config["preset"]]) if config["preset"] in PRESETS else settings
     return {
         "name": folder.resolve().name,
         "seed": config["seed"],
         "end": why_ended(folder),
+        "going": not (folder / "end.json").exists(),
         "config": {name: config[name] for name in sorted(config.keys() - FREE - GONE - {"seed"})},
+        "settings": settings,
+        "changed": [
+            name
+            for name in settings.keys() - OF_ONE_RUN
+            if name in preset and settings[name] != preset[name]
+        ],
+        "findings": read_findings(folder),
         "rewards": list(map(reward_name, config["rewards"])),
-        "lines": whole_json_lines(folder / "metrics.jsonl"),
+        "weights": reward_weights(config).tolist(),
+        "ranges": reward_ranges(config).tolist(),
+        "lines": [
+            with_trained_mean(line, config) for line in whole_json_lines(folder / "metrics.jsonl")
+        ],
     }
 
 
 def reward_ranges(config: Mapping) -> np.ndarray:
     """Return the lowest and the highest value [K, 2] of each reward of a run."""
-    return np.array(
-        [(0, 1) if reward in BUILT_IN else config["reward_range"] for reward in config["rewards"]]
-    )
+    own = config.get("reward_range") or (0, 1)
+    return np.array([(0, 1) if reward in BUILT_IN else own for reward in config["rewards"]])
+
+
+def reward_weights(config: Mapping) -> np.ndarray:
+    """Return the weight [K] of each reward of a run."""
+    weights = config.get("reward_weights") or [1.0] * len(config["rewards"])
+    return np.array(weights, float)
+
+
+def with_trained_mean(line: dict, config: Mapping) -> dict:
+    """Return a line of metrics.jsonl with the weighted mean of the rewards as `reward/mean`.
+
+    Old runs have their plain mean there, whatever the weights. It has another standard error.
+    """
+    values = [line.get(f"reward/{reward_name(reward)}") for reward in config["rewards"]]
+    mean = line.get("reward/mean")
+    if len(values) == 1 or mean is None or None in values:
+        return line
+    lowest, highest = reward_ranges(config).T  # [K]
+    mapped = (np.array(values) - lowest) / (highest - lowest)
+    trained = np.average(mapped, weights=reward_weights(config))
+    is_plain = np.isclose(mean, np.mean(values), rtol=1e-9, atol=1e-12)
+    if not is_plain or np.isclose(mean, trained, rtol=1e-9, atol=1e-12):
+        return line
+    return line | {"reward/mean": float(trained), "reward/se": None}
+
+
+def read_findings(run: Path) -> list[dict[str, str]]:
+    """Return what the run's first answers said about its success: kinds and texts."""
+    path = run / "findings.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
 def rewards_of(rows: Sequence[dict], answers: int) -> np.ndarray | None:
@@ -110,7 +160,8 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
     """Yield the facts of every answer in the `rows` of a file, and its text as [text, final answer,
     tokens].
 
-    `reward` is the mean of all rewards, each mapped to [0, 1]. Tokens are texts, log-probabilities
+    `rewards` are as recorded, and None for an answer that did not count because a reward failed.
+    In old runs such an answer counted with the lowest value. Tokens are texts, log-probabilities
     and sampler-learner gaps, or None where they were not recorded.
     """
     recorded = {}
@@ -128,24 +179,24 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
             "logprobs": sampler.round(2).tolist(),
             "gap": gap,
         }
-    lowest, highest = reward_ranges(config).T  # [K]
     for place, row in enumerate(rows):
-        rewards, tokens = list(row["rewards"].values()), recorded.get(place)
-        final = final_answer(row["answer"], config["answer_tags"])
+        tokens = recorded.get(place)
+        final = stated_answer(row["answer"], config.get("grader", ""), config["answer_tags"])
         flags = {
             "cut off": row.get("cut_off"),
-            "no box": final is None,
+            "no final answer": final is None,
             "grading failed": row.get("failed"),
         }
         facts = {
             "place": place,  # of the text in its chunk
-            "rewards": rewards,
-            "reward": float(np.mean((rewards - lowest) / (highest - lowest))),
+            "rewards": list(row["rewards"].values()),
             "flags": [name for name, is_set in flags.items() if is_set],
             "gap": float(np.mean(np.abs(tokens["gap"]))) if tokens and tokens["gap"] else None,
             "tokens": row["tokens"],
             "advantage": row.get("advantage"),
         }
+        if row.get("failed") and not row.get("advantage"):
+            facts["rewards"] = [None] * len(row["rewards"])
         yield facts, [row["answer"], final, tokens]
 
 
@@ -171,7 +222,24 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
             texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
         if problems:
             step = "" if is_evaluation else f", step {int(place.name[5:])}"
-            yield {"name": folder.resolve().name + step, "problems": problems}, texts
+            facts = {"name": shown_name(folder, config) + step, "problems": problems}
+            yield facts | {"protocol": readable_protocol(config)}, texts
+
+
+def readable_protocol(config: dict) -> dict:
+    """Return the settings of an evaluation by eval.py that its scores depend on, without hashes.
+    {} for evaluations of a run, whose settings are the run's.
+    """
+    protocol = config.get("protocol", {})
+    suite = protocol.get("suite", {})
+    named = {"model": protocol.get("ckpt"), "data sets": list(suite.get("datasets", {}))}
+    named |= {
+        name: suite[name]
+        for name in ("temperature", "top_p", "template", "system_prompt", "max_answer_tokens")
+        if name in suite
+    }
+    named |= {name: protocol.get(name) for name in ("grader", "dtype", "seed", "limit")}
+    return {name: value for name, value in named.items() if value not in (None, [])}
 
 
 def eval_problems(config: dict) -> Iterator[tuple[str, list]]:
@@ -240,10 +308,8 @@ def summary(run: Path) -> str:
     ]
     if failures:
         rows["failed rewards"] = ", ".join(failures)
-    findings = run / "findings.json"
-    if findings.exists():
-        for finding in json.loads(findings.read_text(encoding="utf-8")):
-            rows[f"first steps: {finding['kind']}"] = finding["text"]
+    for finding in read_findings(run):
+        rows[f"first steps: {finding['kind']}"] = finding["text"]
     # `total` is that of a step, in which neither evaluations nor watched questions count.
     seconds = {
         name.removeprefix("seconds/"): fmean(values[name])
@@ -252,5 +318,8 @@ def summary(run: Path) -> str:
     }
     phases = sorted(seconds, key=seconds.get, reverse=True)
     rows["mean seconds"] = ", ".join(f"{phase} {seconds[phase]:.3g}" for phase in phases)
-    rows["page"] = shlex.join(["python", "-m", "bnpo.report", str(run)])
+    page = run / "report.html"
+    rows["page"] = (
+        str(page) if page.exists() else shlex.join(["python", "-m", "bnpo.report", str(run)])
+    )
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

@@ -20,6 +20,7 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.speed import Stopwatch
 from bnpo.policy.weight_sync import prove_start, refresh_sampler
 from bnpo.ranks import Ranks, gather
+from bnpo.report.page import RunPage
 from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
@@ -41,6 +42,7 @@ class Run:
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
         self._folder = prepared.config.folder.output_dir
         self._tracker: Tracker | None = None  # only rank 0 has one
+        self._page = RunPage(self._folder)
         # Of the first steps, until `_look_at_first_answers` has used them
         self._first_rollouts: list[Rollouts] = []
         self.progress = prepared.progress
@@ -64,11 +66,12 @@ class Run:
         self._sampler.close()
 
     def _write_end(self, why: str) -> None:
-        """Write end.json. Rank 0 only."""
+        """Write end.json and the page. Rank 0 only."""
         with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
             write_json(
                 self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]}
             )
+        self._page.write()
 
     def start(self) -> tuple[Learner, Sampler, float]:
         """Load the models, open the metrics, and return learner, sampler and the bound of
@@ -200,6 +203,8 @@ class Run:
                 write_json_lines(
                     self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks))
                 )
+        if self._tracker:
+            self._page.refresh()
         if bad_steps >= config.update.max_bad_steps:
             problem = (
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up "

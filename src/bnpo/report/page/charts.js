@@ -3,8 +3,8 @@
 const CV_STEPS = 20; // over which the gradient norm's coefficient of variation is computed
 const DENSITY = "advantages are divided by Beta(α, β)";
 // By metric: title, caption, and the metric with the standard error, if there is one. /cv asks for the variation.
+// The charts of rewards are in `rewardCharts`.
 const CHARTS = {
-  "reward/mean": ["Reward", "mean of the batch ± standard error", "reward/se"],
   "eval/average/pass1": ["pass@1", "mean over the data sets ± standard error", "eval/average/se"],
   "grad_norm": ["Gradient norm", "before clipping"],
   "grad_norm/cv": ["Variation of the gradient norm", `standard deviation / mean over ${CV_STEPS} steps`],
@@ -14,9 +14,12 @@ const CHARTS = {
   "beta/beta": ["Density: β", DENSITY],
   "answers/mean_tokens": ["Answer length", "mean tokens per answer"],
   "answers/truncated": ["Cut off", "share of answers that reach the length limit"],
+  "answers/left_out": ["Left out", "share of answers with a reward that could not be computed"],
   "groups/all_equal": ["Questions without a gradient", "share of those whose m rewards are equal"],
   "sampler_learner_gap_mean": ["Sampler-learner gap", "mean |Δ log-probability| per token"],
   "entropy": ["Entropy", "nats per token, estimated from samples"],
+  "lr": ["Learning rate", "of AdamW, in the step"],
+  "tokens/per_second": ["Tokens per second", "sampled tokens / seconds of the whole step"],
 };
 const PHASES = ["generate", "reward", "gather", "update", "sync", "watch", "evaluate"];
 
@@ -47,12 +50,15 @@ function fits(lines) {
     if (prefix == null) continue;
     densities[reward] = {};
     for (const line of lines) {
-      const [alpha, beta, a, mean, edge] = ["alpha", "beta", "a", "E", "edge"].map((name) => line[prefix + name]);
+      const value = (name) => line[prefix + name], [alpha, beta, a, b] = ["alpha", "beta", "a", "b"].map(value);
       if (alpha == null) continue;
       // Where the questions are taken to be equally hard, all of them get the weight of one accuracy p.
       // At its other edges a fit has a = b = 0: this one stopped at the largest concentration.
-      const sharedP = edge === 1 && a > 0 ? mean : null;
-      densities[reward][line.step] = { alpha, beta, logB: logBeta(alpha, beta), sharedP };
+      const sharedP = value("edge") === 1 && a > 0 ? value("E") : null;
+      // What was fitted to the accuracies. Without it, their spread is too large for a density.
+      const fitted = a > 0 && b > 0 ? { alpha: a, beta: b, logB: logBeta(a, b) } : null;
+      densities[reward][line.step] = { alpha, beta, logB: logBeta(alpha, beta), sharedP, fitted,
+        mean: value("E"), variance: value("V") };
     }
   }
   return densities;
@@ -62,12 +68,37 @@ function fits(lines) {
 function charts(runs) {
   const steps = [...new Set(runs.flatMap((run) => run.steps))].sort((a, b) => a - b);
   const settings = [...Map.groupBy(runs, (run) => JSON.stringify(run.config)).values()];
-  const named = { ...CHARTS, ...moreCharts(namesIn(runs.flatMap((run) => run.lines))) };
+  const named = { ...rewardCharts(runs), ...CHARTS, ...moreCharts(namesIn(runs.flatMap((run) => run.lines))) };
   const found = Object.entries(named).map(([metric, [title, caption, errorMetric]]) => {
     const series = settings.map((same) => lineOf(same, metric, errorMetric, steps, runs.indexOf(same[0])));
-    return { metric, title, caption, x: steps, series: series.filter(({ y }) => y.some((value) => value != null)) };
+    return { metric, name: metric.replace(/\/(cv|pass1)$/, ""), title, caption, x: steps,
+      series: series.filter(({ y }) => y.some((value) => value != null)) };
   });
-  return [...found.filter(({ series }) => series.length), ...runs.map(phases)];
+  return [...found, lengths(runs, steps)].filter(({ series }) => series.length).concat(runs.map(phases));
+}
+
+// The mean of the rewards that is trained, and each reward by itself if there are several.
+function rewardCharts(runs) {
+  const several = runs.filter((run) => run.rewards.length > 1);
+  const sum = ({ rewards, weights }) => rewards.map((name, k) => `${number(weights[k])} × ${name}`).join(" + ");
+  const sums = [...new Set(several.map(sum))];
+  const trained = sums.length ? `mean as trained, weighted ${sums.join("; ")}` : "mean of the batch ± standard error";
+  const single = several.flatMap(({ rewards }) => rewards)
+    .map((name) => [`reward/${name}`, [`Reward: ${name}`, "mean of the batch"]]);
+  return { "reward/mean": ["Reward", trained, "reward/se"], ...Object.fromEntries(single) };
+}
+
+// Mean lengths of right and of wrong answers, by the first reward, in the steps whose answers are on the page.
+function lengths(runs, steps) {
+  const series = runs.flatMap((run, i) => ["right", "wrong"].map((label, wrong) => {
+    const rows = data.rows.filter((row) => row.run === i && !row.watched && row.right === 1 - wrong);
+    const byStep = Map.groupBy(rows, (row) => row.step);
+    const y = steps.map((step) => byStep.has(step) ? mean(byStep.get(step).map((row) => row.tokens)) : null);
+    return { label: runs.length > 1 ? `${label}, ${run.name}` : label, style: 2 * i + wrong, y };
+  }));
+  return { metric: "lengths", title: "Length of right and wrong answers", x: steps,
+    caption: "mean tokens, in steps with saved answers",
+    series: series.filter(({ y }) => y.some((value) => value != null)) };
 }
 
 // Charts of the data sets, if there are several, and of the densities fitted to single rewards.
@@ -92,6 +123,20 @@ const variations = (values) => values.map((_, i) => { // null until there are CV
   if (last.length < CV_STEPS || last.includes(null)) return null;
   return Math.sqrt(CV_STEPS) * standardError(last) / mean(last);
 });
+
+// The mean of the last `count` known values. Standard errors do not hold for it, ranges over seeds do.
+function smoothed(series, count) {
+  const over = (values) => {
+    const last = [];
+    return values.map((value) => {
+      if (value == null) return null;
+      if (last.push(value) > count) last.shift();
+      return mean(last);
+    });
+  };
+  const { y, low, high, band } = series;
+  return { ...series, y: over(y), low: band ? over(low) : null, high: band ? over(high) : null, raw: y };
+}
 
 // The mean of runs that differ only in their seeds, in a band from the smallest to the largest value. For a single run
 // the band is one standard error on both sides.

@@ -25,11 +25,12 @@ function field(label, name, options, fallback = options[0]?.[0]) {
   const choose = () => go({ [name]: select.value === `${fallback}` ? "" : select.value });
   const select = h("select", { name, onchange: choose }, options.map(([value, text]) => h("option", { value }, text)));
   select.value = S[name] || fallback;
+  select.id = `field-${name}`;
   return h("label", {}, label, select);
 }
 const runField = (label, name, ...none) => data.runs.length > 1 &&
   field(label, name, [...none.map((text) => ["", text]), ...data.runs.map((run, i) => [`${i}`, run.name])]);
-const more = (rows) => rows.length > limit ? button("Show more", () => { limit *= 4; render(); }) : "";
+const more = (rows, most = limit) => rows.length > most ? button("Show more", () => { limit *= 4; render(); }) : "";
 
 // Draws the view that S asks for next to the old one, and only then removes the old one: the page does not flicker.
 async function render() {
@@ -53,14 +54,14 @@ async function render() {
   const notes = data.leftOut.map((note) => `Not shown: ${note}.`);
   $("message").textContent = [message ?? "", ...notes].join(" ").trim();
   for (const chosen of place.querySelectorAll(".strip .chosen")) chosen.parentElement.scrollLeft = chosen.offsetLeft;
-  if (subject !== seen) scrollTo(0, 0);
+  if (subject !== seen) scrollTo(0, seen == null ? history.state?.top ?? 0 : 0); // the place before a reload
   seen = subject;
   $("view").ariaBusy = false;
 }
 
 document.onkeydown = (event) => {
   if (/INPUT|SELECT/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey) return;
-  const by = { n: 1, p: -1 }[event.key], links = [...document.querySelectorAll("#view th a")];
+  const by = { n: 1, p: -1 }[event.key], links = [...document.querySelectorAll("#view th a, #view h2 a")];
   if (event.key === "/") {
     if (view !== "answers") go({ view: "answers" });
     $("controls").q.focus(event.preventDefault());
@@ -72,13 +73,31 @@ onresize = () => { if (innerWidth !== width) render(width = innerWidth); };
 onpopstate = () => { S = Object.fromEntries(new URLSearchParams(location.hash.slice(1))); shown = null; render(); };
 unpack("data").then((content) => {
   data = content;
+  data.rows.forEach(grade);
   for (const row of data.rows) row.group = [row.run, row.step, row.watched, row.question].join(" ");
   data.groups = Map.groupBy(data.rows, (row) => row.group);
   for (const group of data.groups.values()) group.forEach((row, sample) => { row.sample = sample; });
   data.runs.forEach(complete);
   data.charts = charts(data.runs);
-  $("made").textContent = `created ${data.made}`;
+  reloadWhileGoing();
   for (const name of Object.keys(VIEWS))
     document.querySelector("nav").append(h("a", { href: `#view=${name}` }, name[0].toUpperCase() + name.slice(1)));
   onpopstate();
 });
+
+// A run that is going on rewrites this file. It is read again, unless somebody has used the page in the last seconds.
+const RELOAD_SECONDS = 30, ENDED_SECONDS = 3600; // a page so old is that of a killed run
+function reloadWhileGoing() {
+  const isGoing = data.runs.some((run) => run.going) && Date.now() / 1000 - data.madeAt < ENDED_SECONDS;
+  const again = isGoing ? `; reloads every ${RELOAD_SECONDS} s while the run goes on` : "";
+  $("made").textContent = `written ${data.made}${again}`;
+  if (!isGoing) return;
+  let used = Date.now();
+  for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"])
+    addEventListener(kind, () => { used = Date.now(); }, { passive: true });
+  setInterval(() => {
+    if (Date.now() - used < 1000 * RELOAD_SECONDS) return;
+    history.replaceState({ top: scrollY }, "");
+    location.reload();
+  }, 1000 * RELOAD_SECONDS);
+}

@@ -6,29 +6,62 @@ const recordedSteps = (run) => {
 };
 const idOf = (row) => data.questions[row.question].id;
 const userText = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
-const accuracy = (group, name) => mean(group.map((r) => r.rewards[data.runs[r.run].rewards.indexOf(name)] ?? r.reward));
+
+// Adds to an answer its rewards on [0, 1], their weighted mean as trained, and whether it is right: its first reward.
+// All of them are null where a reward could not be computed.
+function grade(row) {
+  const { ranges, weights } = data.runs[row.run], sum = (values) => values.reduce((a, b) => a + b, 0);
+  row.units = row.rewards.map((x, k) => (x == null ? null : (x - ranges[k][0]) / (ranges[k][1] - ranges[k][0])));
+  row.right = row.units[0];
+  row.reward = row.units.includes(null) ? null : sum(row.units.map((x, k) => x * weights[k])) / sum(weights);
+}
+// The accuracy p of a question, by the weighted mean of the rewards or by the one called `name`.
+function accuracy(group, name) {
+  const k = data.runs[group[0].run].rewards.indexOf(name);
+  return mean(group.map((r) => r.units[k] ?? r.reward).filter((value) => value != null));
+}
+const rightShare = (group) => mean(group.map((r) => r.right).filter((value) => value != null));
+// Whether the answers of a group differ in a reward that counts.
+function isMixed(group) {
+  const { weights } = data.runs[group[0].run], known = group.filter((r) => r.reward != null);
+  return known.some((r) => r.units.some((x, k) => weights[k] && x !== known[0].units[k]));
+}
 const groupsWhere = (test) => [...data.groups.values()].filter(([row]) => test(row));
 const density = (p, { alpha, beta, logB }) =>
   Math.exp((alpha - 1) * Math.log(p) + (beta - 1) * Math.log1p(-p) - logB);
 const weight = (p, fit) => (p > 0 && p < 1 ? 1 / density(fit.sharedP ?? p, fit) : 0);
-const verdict = (value) => (value === 1 ? "✓ 1" : value === 0 ? "✗ 0" : number(value));
+const mark = (right) => (right === 1 ? "✓ " : right === 0 ? "✗ " : "");
+const verdict = (value) => mark(value) + number(value);
+const look = (right) => (right === 1 ? "right" : right === 0 ? "wrong" : "between");
+const wordFor = (right) => (right == null ? "not graded" : look(right).replace("between", `reward ${number(right)}`));
+
+// The kinds of answers of a group: those with one final answer and one verdict. Right and frequent ones come first.
+async function kindsOf(group) {
+  const answers = await Promise.all(group.map(async (row) => [row, ...(await textOf(row))]));
+  const kinds = Map.groupBy(answers, ([row, , final]) => JSON.stringify([final, row.right]));
+  return [...kinds.values()].map((alike) => ({ alike, final: alike[0][2], right: alike[0][0].right }))
+    .sort((a, b) => b.right - a.right || b.alike.length - a.alike.length);
+}
+const kindText = ({ alike, final, right }) =>
+  [`${alike.length} × `, final == null ? "no final answer" : formula(final), `, ${wordFor(right)}`];
 
 function curves(place) {
-  const keys = Object.keys(data.runs[0]?.config ?? {}).filter((key) => key !== "algo" &&
-    new Set(data.runs.map((run) => JSON.stringify(run.config[key]))).size > 1);
-  const heads = ["run", "algorithm", "seed", ...keys, "steps", "status", "reward", "pass@1", "s per step"];
-  const fromTo = (run, metric) => {
-    const known = run.lines.map((line) => line[metric]).filter((value) => value != null);
-    return known.length ? `${number(known[0])} → ${number(known.at(-1))}` : "–";
-  };
-  place.append(table("Runs", heads, data.runs.map((run) => [run.name, run.config.algo, run.seed,
-    ...keys.map((key) => `${run.config[key]}`), run.steps.at(-1) ?? 0, run.end,
-    fromTo(run, "reward/mean"), fromTo(run, "eval/average"), fromTo(run, "seconds/total")])));
+  if (!data.runs.length) return "This page has no training run.";
+  const { runs } = data;
+  place.append(findings(runs) || "", runsTable(runs), rewardsTable(runs), configuration(runs));
+  const steps = [5, 10, 20, 50].map((count) => [`${count}`, `mean of ${count} steps`]);
+  place.append(h("div", { class: "fields" }, field("Smoothing", "smooth", [["", "none"], ...steps]),
+    field("Vertical axis", "axis", [["", "linear"], ["log", "logarithmic"]])));
+  const bands = "Bands: the range over seeds, or one standard error of a single run. Thin lines: without smoothing. " +
+    "Drag to zoom, double-click to reset.";
+  const clicks = data.rows.length ? " Click a step to see its answers." : "";
+  place.append(h("p", {}, bands + clicks));
   const toStep = (at) => data.rows.length && go({ view: "answers", step: nearest(recordedSteps(), at) });
   const grid = place.appendChild(h("div", { class: "grid" }));
-  for (const spec of data.charts) chart(grid, { ...spec, toStep });
-  const bands = "Bands: the range over seeds, or one standard error of a single run. Drag to zoom, double-click to reset.";
-  return data.rows.length ? `${bands} Click a step to see its answers.` : bands;
+  for (const spec of data.charts) {
+    const series = S.smooth && !spec.stacked ? spec.series.map((s) => smoothed(s, +S.smooth)) : spec.series;
+    chart(grid, { ...spec, series, toStep, log: S.axis === "log" });
+  }
 }
 
 function densityControls() {
@@ -56,10 +89,14 @@ function densityOfStep(place) {
   const grid = place.appendChild(h("div", { class: "grid two" })), both = { x, height: 320, xRange: [-0.04, 1.04] };
   const line = (label, style, of, from = 0) =>
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
-  const curve = fit ? [line("f", 0, (p) => density(p, fit))] : [], heights = bars.map((bar) => bar[1]);
-  chart(grid, { ...both, metric: "density", bars, title: fit ? `f(p; ${number(fit.alpha)}, ${number(fit.beta)})` : "p(q)",
+  const named = (text, { alpha, beta }) => `${text}: Beta(${number(alpha)}, ${number(beta)})`;
+  const divisor = fit ? [line(named("divisor", fit), 0, (p) => density(p, fit))] : [];
+  const fitted = fit?.fitted ? [line(named("fit", fit.fitted), 1, (p) => density(p, fit.fitted))] : [];
+  // A fit may rise without bound at 0 and 1, where it is cut off.
+  const heights = [...bars.map((bar) => bar[1]), ...(divisor[0]?.y ?? []), ...(fitted[0]?.y.slice(10, -10) ?? [])];
+  chart(grid, { ...both, metric: "density", bars, title: "Density of the accuracies p",
     caption: ps.length ? `bars: density of the accuracies of ${ps.length} questions, step ${at}` : "no recorded answers",
-    series: curve, range: [0, 1.1 * Math.max(2.5, ...heights, ...(curve[0]?.y ?? []))] });
+    series: [...divisor, ...fitted], range: [0, 1.1 * Math.max(2.5, ...heights)] });
   chart(grid, { ...both, metric: "weight", title: "Weight of a question", range: [0, 4],
     caption: "factor of its advantages R − p, which are 0 if all rewards are equal",
     series: [...(fit ? [line("BNPO: 1 / f", 0, (p) => weight(p, fit), 1 / m)] : []),
@@ -67,7 +104,15 @@ function densityOfStep(place) {
       line("GRPO: 1 / σ", 1, (p) => Math.sqrt((m - 1) / m / (p * (1 - p))), 1 / m)] });
   if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
   const equal = fit.sharedP == null ? "" : "; all questions have the same weight";
-  return `Step ${step}: α ${number(fit.alpha)}, β ${number(fit.beta)}${equal}`;
+  return `Step ${step}: α ${number(fit.alpha)}, β ${number(fit.beta)}${equal}. ${aboutFit(fit)} BNPO divides the ` +
+    "advantages by another density, Beta(α, β) with α = 1 + a/3 and β = 1 + b/3. It is not meant to follow the bars.";
+}
+
+function aboutFit({ fitted, mean: center, variance, sharedP }) {
+  if (!fitted) return "No Beta distribution fits these accuracies, so a = b = 0.";
+  const named = `The fit Beta(a, b) = Beta(${number(fitted.alpha)}, ${number(fitted.beta)})`;
+  if (sharedP != null) return `${named} is the narrowest allowed (--max-concentration).`;
+  return `${named} has the mean ${number(center)} and the variance ${number(variance)} of the accuracies p (bars).`;
 }
 
 const batchesOf = (run) => data.batches.filter((batch) => batch.run === run).sort((a, b) => a.step - b.step);
@@ -100,14 +145,15 @@ function answersControls() {
     oninput: () => go({ q: search.value }, true) });
   return [h("label", { class: "wide" }, "Search", search), runField("Run", "run", "all"),
     field("Step", "step", [["", "all"], ...recordedSteps().sort((a, b) => a - b).map((s) => [s, s])]),
-    field("Reward", "reward", [["", "any"], [1, "1 (right)"], [0, "0 (wrong)"], ["between", "between"]]),
+    field("Verdict", "reward", [["", "any"], [1, "right"], [0, "wrong"], ["between", "between"]]),
     field("Filter", "only", [["", "all"], ...FLAGS.map((flag) => [flag, flag]), ["equal", "groups with equal rewards"],
-      ["watched", "watched questions"], ["tokens", "with token data"]])];
+      ["watched", "watched questions"], ["tokens", "with token data"]]),
+    field("Show", "list", [["", "questions, mixed first"], ["single", "single answers"]])];
 }
 async function chosenRows() {
-  const only = { equal: (r) => new Set(data.groups.get(r.group).map((o) => `${o.rewards}`)).size === 1,
+  const only = { equal: (r) => !isMixed(data.groups.get(r.group)),
     watched: (r) => r.watched, tokens: (r) => r.gap != null }[S.only] ?? ((r) => !S.only || r.flags.includes(S.only));
-  const value = (r) => !S.reward || (S.reward === "between" ? r.reward % 1 > 0 : r.reward === +S.reward);
+  const value = (r) => !S.reward || (S.reward === "between" ? r.right % 1 > 0 : r.right === +S.reward);
   const is = (name) => (r) => !S[name] || r[name] === +S[name];
   let rows = data.rows.filter((r) => is("step")(r) && is("run")(r) && value(r) && only(r));
   if (S.q) {
@@ -122,7 +168,18 @@ async function chosenRows() {
 }
 async function answers(place) {
   const rows = await chosenRows(), many = data.runs.length > 1;
-  current = [...new Set(rows.map((r) => r.group))];
+  const groups = [...new Set(rows.map((r) => r.group))], mixed = groups.filter((key) => isMixed(data.groups.get(key)));
+  const count = `${rows.length} of ${data.rows.length} answers`;
+  current = groups;
+  if (S.list !== "single") {
+    // First those with right and wrong answers, then those whose other rewards differ
+    const isMixedKey = new Set(mixed), hasBoth = (key) => new Set(data.groups.get(key).map((r) => r.right)).size > 1;
+    const rank = new Map(groups.map((key) => [key, isMixedKey.has(key) ? 1 + hasBoth(key) : 0]));
+    current = groups.sort((a, b) => rank.get(b) - rank.get(a));
+    const shown = current.slice(0, GROUPS * limit / 100).map((key) => groupCard(data.groups.get(key)));
+    place.append(h("div", { class: "grid" }, await Promise.all(shown)), more(current, GROUPS * limit / 100));
+    return `${count}. Groups: ${groups.length}, of which ${mixed.length} mixed. These come first: their rewards differ.`;
+  }
   const sorted = (text, key = text) => button(text + ({ [key]: " ▼", [`-${key}`]: " ▲" }[S.sort] ?? ""),
     () => go({ sort: { [key]: `-${key}`, [`-${key}`]: "" }[S.sort] ?? key }), { class: "quiet", id: `sort-${key}` });
   const heads = ["question", many && "run", "step", sorted("reward"), sorted("advantage"), sorted("length", "tokens"),
@@ -130,18 +187,35 @@ async function answers(place) {
   const lines = rows.slice(0, limit).map(async (r) => {
     const [text, final] = await textOf(r), change = { run: r.run, step: r.step, question: idOf(r), answer: r.sample };
     return [link({ view: "questions", across: "", ...change }, idOf(r)), many && data.runs[r.run].name,
-      `${r.step}${r.watched ? " watched" : ""}`, verdict(r.reward), number(r.advantage), r.tokens, number(r.gap, 2),
-      r.flags.join(", "), final == null ? "–" : formula(final),
+      `${r.step}${r.watched ? " watched" : ""}`, mark(r.right) + number(r.reward), number(r.advantage), r.tokens,
+      number(r.gap, 2), r.flags.join(", "), final == null ? "–" : formula(final),
       h("span", { class: "line" }, text.trimEnd().slice(-64))];
   });
   place.append(table("Answers", heads, await Promise.all(lines)), more(rows));
-  return `${rows.length} of ${data.rows.length} answers`;
+  return count;
 }
+const GROUPS = 40; // questions that are shown at first
+async function groupCard(group) {
+  const [row] = group, { prompt, reference } = data.questions[row.question], text = userText(prompt).trim();
+  const change = { view: "questions", across: "", run: row.run, step: row.step, question: idOf(row), answer: "" };
+  const shown = text.length > 300 ? `${text.slice(0, 300)} …` : text;
+  const run = data.runs.length > 1 && data.runs[row.run].name;
+  const where = [stepOf(row), run, idOf(row), shares(group)].filter(Boolean).join(" · ");
+  const kinds = (await kindsOf(group)).map((kind) => h("li", { class: look(kind.right) }, kindText(kind)));
+  const rest = kinds.splice(6);
+  return h("article", { class: "card group" }, h("h2", {}, link(change, prose(shown))),
+    h("p", {}, "Reference: ", formula(reference)), h("ul", {}, kinds),
+    rest.length > 0 && h("p", {}, `and ${rest.length} more`), h("p", {}, where));
+}
+// The accuracy as trained, and the share of right answers, which is another number if there are several rewards.
+const shares = (group) => [`p = ${number(accuracy(group))}`,
+  data.runs[group[0].run].rewards.length > 1 && `${number(rightShare(group))} right`].filter(Boolean).join(", ");
+const stepOf = ({ step, watched }) => (watched ? `After step ${step}, watched` : `Step ${step}`);
 
 const age = ([row]) => row.step - !row.watched; // number of updates before the policy gave these answers
 function accuracies(place, question, groups, runs, about) {
   const x = [...new Set(groups.map(age))].sort((a, b) => a - b);
-  const p = (run, at) => groups.filter((g) => g[0].run === run && age(g) === at).map((g) => accuracy(g))[0];
+  const p = (run, at) => groups.filter((g) => g[0].run === run && age(g) === at).map(rightShare)[0];
   const toStep = (at) => go({ view: "questions", question, across: S.question ? S.across : "all", answer: "",
     step: groups.find((group) => age(group) === at)[0].step });
   const series = runs.map((run) => ({ label: data.runs[run].name, style: run, y: x.map((at) => p(run, at) ?? null) }));
@@ -155,7 +229,7 @@ function watchedQuestions(place) {
     const text = userText(data.questions[groups[0][0].question].prompt);
     accuracies(grid, id, groups, [...data.runs.keys()], { title: id, caption: text.slice(0, 80) });
   }
-  return ids.length ? "Accuracy p(q) by number of policy updates. Click a point to see its answers."
+  return ids.length ? "Share of right answers by number of policy updates. Click a point to see its answers."
     : "These runs have no watched questions (--watch-questions). Choose a question under Answers.";
 }
 const questionControls = () => !S.question ? [] : [
@@ -171,8 +245,8 @@ async function question(place) {
   const { prompt, reference } = data.questions[groups[0][0].question];
   place.append(h("div", { class: "asked" }, prose(userText(prompt))), h("p", {}, "Reference: ", formula(reference)),
     h("details", {}, h("summary", {}, "Full prompt"), h("pre", {}, prompt)));
-  accuracies(place, S.question, groups, runs,
-    { title: "p(q)", caption: "share of correct answers, by number of policy updates" });
+  accuracies(place, S.question, groups, runs, { title: "Share of right answers",
+    caption: `mean of ${data.runs[runs[0]].rewards[0]}, by number of policy updates` });
   for (const run of runs) {
     const own = groups.filter(([row]) => row.run === run), at = nearest(own.map(([row]) => row.step), +S.step || 0);
     const strip = { class: "strip", tabindex: 0, role: "region", "aria-label": data.runs[run].name };
@@ -189,19 +263,30 @@ async function cards(group, chosen) {
   // A watched group after step s has the policy, and so the fit, of step s + 1.
   const [{ run, step, watched }] = group, at = step + watched;
   const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
-  const fitTexts = fits.map(([name, fit]) => [name, `Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
+  const fitTexts = fits.map(([name, fit]) => [name, `divisor Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
-  const groupCards = group.map(async (r) => {
-    const [text, final, tokenData] = await textOf(r), values = tokenData?.[S.text];
-    const body = values ? tokens(tokenData.texts, values, Math.abs(fullColour())) : S.text ? text : undefined;
-    const look = `${r.reward === 0 ? "wrong" : ""} ${chosen && S.answer && +S.answer === r.sample ? "focus" : ""}`;
-    const head = [verdict(r.reward), r.advantage != null && `advantage ${number(r.advantage)}`, `${r.tokens} tokens`];
-    return card({ head: [...head, r.flags.join(", ")].filter(Boolean).join("  "), text, final, body, look });
-  });
-  return h("section", { class: chosen ? "group chosen" : "group" },
-    h("h2", {}, `${watched ? `After step ${step}, watched` : `Step ${step}`}: p = ${number(accuracy(group))}`),
+  const isFocus = (r) => chosen && S.answer !== "" && S.answer != null && +S.answer === r.sample;
+  return h("section", { class: chosen ? "group chosen" : "group" }, h("h2", {}, `${stepOf(group[0])}: ${shares(group)}`),
     h("p", {}, fitTexts.join("; ") || "no fitted density"),
-    h("div", { class: "cards" }, await Promise.all(groupCards)));
+    h("div", { class: "kinds" }, (await kindsOf(group)).map((kind) => kindSection(kind, isFocus))));
+}
+// The answers of one kind: one of them, and the others on demand. Answers of the same text share a card.
+function kindSection(kind, isFocus) {
+  const lookOf = ([row, text]) => JSON.stringify([text, row.rewards, row.advantage, row.flags]);
+  const texts = [...Map.groupBy(kind.alike, lookOf).values()];
+  const [first, ...rest] = texts.map((alike) => answerCard(alike, isFocus));
+  const left = kind.alike.length - texts[0].length, open = rest.some((card) => card.classList.contains("focus"));
+  return h("section", {}, h("h3", { class: look(kind.right) }, kindText(kind)), first,
+    rest.length > 0 && h("details", { open: open && "" }, h("summary", {}, `${left} more with this answer`), rest));
+}
+function answerCard(alike, isFocus) {
+  const [[r, text, final, tokenData]] = alike, values = tokenData?.[S.text], { rewards } = data.runs[r.run];
+  const body = values ? tokens(tokenData.texts, values, Math.abs(fullColour())) : S.text ? text : undefined;
+  const each = rewards.length > 1 && rewards.map((name, k) => `${name} ${number(r.rewards[k])}`).join(", ");
+  const head = [mark(r.right) + number(r.reward), each, r.advantage != null && `advantage ${number(r.advantage)}`,
+    `${r.tokens} tokens`, alike.length > 1 && `same text × ${alike.length}`, r.flags.join(", ")];
+  const focus = alike.some(([row]) => isFocus(row)) ? "focus" : "";
+  return card({ head: head.filter(Boolean).join(" · "), text, final, body, look: `${look(r.right)} ${focus}` });
 }
 function next(by) {
   const list = (current.length ? current : [...data.groups.keys()]).map((key) => data.groups.get(key)[0]);
@@ -231,7 +316,7 @@ async function openProblem(place, { id, question, reference, i, j }, a, b) {
     const right = e.problems[at][2], texts = e.chunk == null ? [] : (await unpack(`chunk${e.chunk}`))[at];
     return h("section", { class: "side" }, h("h2", {}, e.name),
       h("p", {}, `${right.filter(Boolean).length} of ${right.length} correct, ${texts.length} shown`),
-      texts.map(([text, final], k) => card({ head: verdict(right[k]), text, final, look: right[k] ? "" : "wrong" })));
+      texts.map(([text, final], k) => card({ head: verdict(right[k]), text, final, look: look(right[k]) })));
   };
   place.append(h("h2", {}, id), h("div", { class: "asked" }, prose(question ?? "")),
     h("p", {}, "Reference: ", formula(reference ?? "–")),
@@ -246,6 +331,7 @@ async function evaluations(place) {
     parts.map((part) => [part, pairs.filter((pair) => pair.parts.includes(part))]).map(([part, of]) => [part, of.length,
       scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
       of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length])));
+  place.append(evaluationSettings(a === b ? [a] : [a, b]));
   for (const pair of pairs) if (pair.key === S.problem) await openProblem(place, pair, a, b);
   const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
   const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
