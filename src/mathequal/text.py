@@ -223,6 +223,7 @@ BEFORE_WORDS = table(
     (r"\\?\$", " "),
     # 5 см, 5 кв. см, \text{5 см}
     (r"^\s*\\text\s*\{\s*(\d[^{}]*[а-яё.]\s*)\}\s*\.?$", r"\1"),
+    (rf"^(\s*-?\d++),(\d\d?)(?={_RUSSIAN_UNIT})", r"\1.\2"),  # 7,5 см
     (_RUSSIAN_UNIT, _english_unit),
     # 5\,m\,s^{-1} and 5 m s^{-1}, but 5 m s is a product
     (
