@@ -16,7 +16,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from bnpo.files import InputError, let_others_read
-from bnpo.policy.folder import INDEX, check_finite, check_tensors, model_folder, whole_model
+from bnpo.policy.folder import (
+    INDEX,
+    check_finite,
+    check_one_model,
+    check_tensors,
+    model_folder,
+    whole_model,
+)
 from conftest import refused
 from families import ALSO_TRAINED, REFUSED_LATER, TRAINED, make_family
 
@@ -229,6 +236,24 @@ def test_a_fault_of_the_checks_is_not_blamed_on_the_weights(folders, monkeypatch
     monkeypatch.setattr("transformers.Qwen2ForCausalLM.from_pretrained", fail)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         check_tensors(folders["qwen2"])
+
+
+def test_two_models_in_a_folder_are_not_evaluated(folders, tmp_path):
+    """vLLM reads all files or, if there is one, those of the index. transformers reads
+    model.safetensors.
+    """
+    folder = shutil.copytree(folders["qwen2"], tmp_path / "model")
+    check_one_model(folder)
+    check_one_model(folders["llama"])  # in several files
+    stale = next(folders["llama"].glob("*.safetensors"))
+    shutil.copy(stale, folder)
+    with refused(f"holds two models, model.safetensors and {stale.name}; move one"):
+        check_one_model(folder)
+    (folder / INDEX).write_text('{"weight_map": {"x": "model.safetensors"}}')
+    check_one_model(folder)
+    (folder / INDEX).write_text(f'{{"weight_map": {{"x": "{stale.name}"}}}}')
+    with refused(f"holds two models, model.safetensors and {stale.name}"):
+        check_one_model(folder)
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])

@@ -102,6 +102,8 @@ def _mark_name(stage: str) -> str:
 
 def _mark(stage: str) -> None:
     """Let other processes of this job see that this one has reached `stage`."""
+    if stage in _marks:
+        return
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     with suppress(OSError):  # another program of the same parent: no rank
         mark.bind(_mark_name(stage))

@@ -289,29 +289,26 @@ class Ranks:
         # KeyboardInterrupt and SystemExit are no failures to explain
         if not isinstance(error, Exception):
             return
-        # A collective fails when another rank has ended, which shows its error. If several ranks
-        # of a machine find the same error, the first to come here shows it. The launcher then
-        # signals the others, which have nothing to add. Torch has no class for gloo's errors
+        # A collective fails when another rank has ended, which shows its error. If all ranks find
+        # the same error, the first one of the machine shows it, or the first to come here if that
+        # one is late. The launcher then signals the others, which have nothing to add. Torch has no
+        # class for gloo's errors
         is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
-        if self._asked and not is_echo:
-            # The user has stopped the run, so the signal is not the launcher's, and this error is
-            # its own
-            return
-        is_repeated = not is_echo and not self._comes_first(error)
-        waited_since = time.monotonic()
-        while is_echo or is_repeated:
+        # If the user has stopped the run, the signal is not the launcher's
+        was_asked, waited_since = self._asked, time.monotonic()
+        while is_echo or (os.environ["LOCAL_RANK"] != "0" and not was_asked):
             if self._asked:
                 raise SystemExit(1) from error
             if time.monotonic() - waited_since > LAUNCHER_SECONDS:
-                break  # the other rank is on another machine, or there is no launcher
+                break  # it is on another machine, or this rank's error is its own
             time.sleep(0.1)
-        if is_repeated:
+        if not is_echo and not self._comes_first(error):
             raise SystemExit(1) from error
 
     def _comes_first(self, error: Exception) -> bool:
-        """Return whether no other rank of this machine has come here with the same error."""
+        """Return whether no other rank of this machine has shown the same error."""
         machine = f"{socket.gethostname()} {os.getppid()}"
         try:
             return self._store.add(f"{machine} {type(error).__name__}: {error}", 1) == 1

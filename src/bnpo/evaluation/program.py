@@ -66,6 +66,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.policy.folder import (
     check_finite,
+    check_one_model,
     check_prompts,
     load_tokenizer,
     model_folder,
@@ -238,6 +239,7 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
         tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
         evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
         check_prompts(model, tokenizer, list(chain(*evaluation.prompts.values())))
+        check_one_model(model)
         check_finite(model)
         protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.limit)
         if folder is None:

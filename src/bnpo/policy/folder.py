@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -117,6 +118,21 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
+def check_one_model(folder: Path) -> None:
+    """Raise InputError if vLLM would read other files of weights in `folder` than transformers.
+
+    It reads those of the index or, without an index, all. (Training gives vLLM its weights.)
+    """
+    if not (folder / "model.safetensors").is_file():
+        return
+    read = _indexed_files(folder) if (folder / INDEX).is_file() else folder.glob("*.safetensors")
+    if others := sorted(set(read) - {folder / "model.safetensors"}):
+        raise InputError(
+            f"{folder}: holds two models, model.safetensors and {others[0].name}; move one of the "
+            "two away, and its index"
+        )
+
+
 def check_tensors(folder: Path) -> None:
     """Raise InputError unless the files in `folder` have every tensor of the model, in its shape.
 
@@ -129,12 +145,12 @@ def check_tensors(folder: Path) -> None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
     from transformers.core_model_loading import revert_weight_conversion
 
-    config, files = model_config(folder), weight_files(folder)
+    config = model_config(folder)
     quantised = getattr(config, "quantization_config", None)
     if quantised or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return
     shapes, file_of = {}, {}
-    for file in files:
+    for file in weight_files(folder):
         with safe_open(file, framework="np") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 shapes[name], file_of[name] = tensors.get_slice(name).get_shape(), file
@@ -147,11 +163,11 @@ def check_tensors(folder: Path) -> None:
     stored = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     missing, unexpected = _loading_report(type(model), config, stored)
     if missing:
-        for name in expected.keys() & shapes.keys():
-            if shapes[name] != expected[name]:
+        for name, shape in expected.items():
+            if shapes.get(name, shape) != shape:
                 raise InputError(
                     f"{file_of[name]}: {name} has the shape {shapes[name]}, and config.json asks "
-                    f"for {expected[name]}; {COPY_AGAIN}, with its own config.json"
+                    f"for {shape}; {COPY_AGAIN}, with its own config.json"
                 )
         tied = model.all_tied_weights_keys.keys() - missing
         absent = [name for name in expected if name not in shapes and name not in tied]
@@ -213,8 +229,13 @@ def check_finite(folder: Path) -> None:
     import torch
 
     base = adapter_base(folder)
-    files = [folder / "adapter_model.safetensors"] if base else weight_files(folder)
-    for file in [*files, *(weight_files(base) if base else [])]:
+    if base is None:
+        folders = [folder]
+    elif (folder / MERGED).is_dir():
+        folders = [folder / MERGED]
+    else:
+        folders = [folder, base]
+    for file in chain.from_iterable(sorted(each.glob("*.safetensors")) for each in folders):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 tensor = tensors.get_tensor(name)
@@ -461,8 +482,8 @@ def _refuse(folder: Path, reasons: dict[str, object]) -> None:
 
 
 # What the libraries raise about the files of a model: settings that do not fit together fail in
-# any part of their code. Their messages name the reason. A lack of memory, a package that cannot be
-# imported and all else are no fault of the model, and keep their traceback.
+# any part of their code. Their messages name the reason. A lack of memory and all else are no fault
+# of the model, and keep their traceback.
 REFUSALS = (
     ArithmeticError,
     AssertionError,
@@ -489,6 +510,11 @@ def refused_by(library: str, model: str) -> Iterator[None]:
             raise InputError(
                 f"{path}: {library} may not use it ({line_of(error)}); correct its permissions, or "
                 "free some disk space"
+            ) from error
+        if isinstance(error, ImportError):
+            raise InputError(
+                f"{model}: {library} cannot import what this model needs ({line_of(error)}); "
+                "install that, or use another model"
             ) from error
         # transformers raises OSError, without a number, for files that it does not find or know.
         about_files = isinstance(error, OSError) and error.errno is None
