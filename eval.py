@@ -1,12 +1,11 @@
 """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves every
 sample.
 
-python eval.py --ckpt runs/tiny-bnpo-seed0/last                        # a checkpoint of a training
-run python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B        # compare two models
-problem by problem python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1     # the
-paper's number of repetitions python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu
-H20     # estimate hours and memory, start nothing python eval.py --regrade evals/results/FOLDER
-# grade kept samples again, without a model
+    python eval.py --ckpt runs/tiny-bnpo-seed0/last    # a checkpoint of a training run
+    python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B    # compare two models
+    python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1    # the paper's number
+    python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20    # hours and memory
+    python eval.py --regrade evals/results/FOLDER    # grade kept samples again, without a model
 """
 
 from collections import Counter
@@ -16,7 +15,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.environment import error_line, forget_launcher, parse_command, setup_environment
+from bnpo.environment import forget_launcher, parse_command, setup_environment
+from bnpo.errors import error_line
 
 SHOWN_CHANGES = 10
 """Verdicts changed by a regrade that are printed."""

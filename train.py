@@ -1,31 +1,22 @@
 """Train a language model with BNPO or a method that the paper compares with it.
 
-deepspeed train.py --algo bnpo                  # the paper's settings with a GPU, the tiny model
-without deepspeed --num_gpus 2 train.py --algo bnpo     # two ranks (without GPUs too)
-deepspeed train.py --help                       # every flag
+deepspeed train.py --algo bnpo    # the paper's settings with a GPU, else the tiny model
+deepspeed --num_gpus 2 train.py --algo bnpo    # two ranks, without GPUs too
+deepspeed train.py --help    # every flag
 python train.py --preset paper-7b --dry-run --gpus 4 --gpu H20    # what a run would take
 """
 
 import os
 import sys
-import time
 
 from bnpo.environment import expects_cuda, setup_environment
+from bnpo.errors import error_line
 
 
 def main() -> None:
     setup_environment()
-    from bnpo.files import RunError
-
-    try:
+    with error_line():
         run(sys.argv[1:])
-    except RunError as error:
-        # All ranks of a machine read the same input and find the same error. The first one prints
-        # it, and the launcher then ends the others.
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            time.sleep(10)
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_status)
 
 
 def run(argv: list[str]) -> None:

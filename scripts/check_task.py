@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bnpo.environment import error_line, setup_environment
+from bnpo.environment import setup_environment
+from bnpo.errors import error_line
 
 setup_environment()
 

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.environment import error_line
+from bnpo.errors import error_line
 from bnpo.files import ROOT, InputError, read_json, whole_json_lines, write_json_lines
 from paper.figures import COLOURS, DASHES, STYLE, WIDTH
 

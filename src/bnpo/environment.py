@@ -9,14 +9,15 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, TypeVar, get_type_hints
 
+from bnpo.errors import error_line
 from bnpo.files import InputError
 
 T = TypeVar("T")
@@ -61,6 +62,12 @@ def setup_environment() -> None:
     print can fail then.
     """
     secure_output()
+    if sys.flags.optimize > 1:
+        with error_line():
+            raise InputError(
+                "PYTHONOPTIMIZE=2 or python -OO: removes docstrings, which transformers reads; "
+                "unset it, or use 1"
+            )
     if not all(name in os.environ for name in LAUNCHER):
         forget_launcher()  # leftovers of another program or of the shell
     find_writable_folders()
@@ -241,19 +248,9 @@ def parse_command(settings: type[T], argv: Sequence[str] | None = None, **option
     return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
 
 
-@contextmanager
-def error_line() -> Iterator[None]:
-    """Turn an InputError into a line on stderr and the exit status 2."""
-    try:
-        yield
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_status)
-
-
 def run_program(main: Callable[[T], None], settings: type[T], **options: object) -> None:
-    """Call `main` with the settings that the command line sets. An InputError ends the program,
-    see `error_line`.
+    """Call `main` with the settings that the command line sets. An error ends the program, see
+    `error_line`.
     """
     with error_line():
         main(parse_command(settings, **options))

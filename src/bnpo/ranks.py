@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from bnpo.environment import expects_cuda
+from bnpo.errors import ranks_meet
 from bnpo.files import InputError, line_of
 
 # SIGHUP comes from a terminal that is closed
@@ -94,13 +95,16 @@ class Ranks:
         self._signalled, self._launchers = False, _launchers()
 
     def __enter__(self) -> "Ranks":
+        ranks_meet()
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         try:
             # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by
             # gloo.
-            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+            self._store, rank, ranks = next(dist.rendezvous("env://"))
+            backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+            dist.init_process_group(backend, store=self._store, rank=rank, world_size=ranks)
         except RuntimeError as error:
             variables = "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR"
             cure = f"choose another --master_port if it is in use, and correct or unset {variables}"
@@ -134,22 +138,30 @@ class Ranks:
         if not isinstance(error, Exception):
             return
         # A collective fails when another rank has ended, which shows its error. If all ranks find
-        # the same error, the first one of the machine shows it. The launcher then signals the
-        # others, which have nothing to add. Torch has no class for gloo's errors
+        # the same error, the first one of the machine shows it, or the first to come here if that
+        # one is late. The launcher then signals the others, which have nothing to add. Torch has no
+        # class for gloo's errors
         is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
-        if self._asked and not is_echo:
-            # The user has stopped the run, so the signal is not the launcher's, and this error is
-            # its own
-            return
-        waited_since = time.monotonic()
-        while is_echo or os.environ["LOCAL_RANK"] != "0":
+        # If the user has stopped the run, the signal is not the launcher's
+        was_asked, waited_since = self._asked, time.monotonic()
+        while is_echo or (os.environ["LOCAL_RANK"] != "0" and not was_asked):
             if self._asked:
                 raise SystemExit(1) from error
             if time.monotonic() - waited_since > LAUNCHER_SECONDS:
                 break  # it is on another machine, or this rank's error is its own
             time.sleep(0.1)
+        if not is_echo and not self._comes_first(error):
+            raise SystemExit(1) from error
+
+    def _comes_first(self, error: Exception) -> bool:
+        """Return whether no other rank of this machine has shown the same error."""
+        machine = f"{socket.gethostname()} {os.getppid()}"
+        try:
+            return self._store.add(f"{machine} {type(error).__name__}: {error}", 1) == 1
+        except RuntimeError:  # rank 0, which holds the numbers, has ended with its own error
+            return False
 
     def _watch_signals(self) -> None:
         first_time = None
