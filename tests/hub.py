@@ -1,4 +1,4 @@
-"""A hub with one data set on a port of this machine: as much of the Hugging Face hub as a
+"""A hub with one data set or model on a port of this machine: as much of the Hugging Face hub as a
 download needs.
 """
 
@@ -17,7 +17,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def hub(
     name: str, files: Mapping[str, bytes], gated: bool = False, commit: str = COMMIT
 ) -> Iterator[str]:
-    """The address of a hub with the data set `name`, whose branch main is `commit` and holds
+    """The address of a hub with the data set or model `name`. Its branch main is `commit` and holds
     `files`.
     """
 
@@ -37,7 +37,8 @@ def hub(
             if len(parts) < 3:
                 return self.send(404, b"", {})
             api = parts[0] == "api"
-            owner, repository, *rest = parts[2:] if api else parts[1:]
+            prefix = 2 if api else int(parts[0] == "datasets")  # files of models have none
+            owner, repository, *rest = parts[prefix:]
             if f"{owner}/{repository}" != name or (
                 len(rest) > 1 and rest[1] not in ("main", commit)
             ):

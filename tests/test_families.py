@@ -13,10 +13,17 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
+from bnpo.data import chat_template
 from bnpo.files import ROOT, InputError
-from bnpo.policy.folder import check_model, load_tokenizer, model_folder
+from bnpo.policy.folder import (
+    check_model,
+    check_prompts,
+    load_tokenizer,
+    model_folder,
+    refused_by,
+)
 from check_model import two_layers
-from conftest import report_of, run_ranks
+from conftest import python, refused, report_of, run_ranks, users_environment
 from families import (
     ALSO_TRAINED,
     NOT_TRAINED,
@@ -26,6 +33,7 @@ from families import (
     make_family,
     make_sharp,
 )
+from hub import hub
 
 DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
 """Largest mean difference per token between two computations with equal weights."""
@@ -216,6 +224,96 @@ def test_special_tokens_beyond_the_embedding_are_allowed(model):
     tokenizer.save_pretrained(model)
     with pytest.raises(InputError, match="its tokenizer has 264 tokens, its model 262"):
         load_tokenizer(model, 10)
+
+
+def edit_json(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_a_padding_token_beyond_the_embedding_is_named(model):
+    edit_json(model / "config.json", pad_token_id=288)
+    with refused(r"config\.json: pad_token_id 288 lies beyond the embedding, whose 288 rows"):
+        check_model(model, 10)
+
+
+def test_a_token_of_the_prompts_beyond_the_embedding_is_named(model):
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    rows = json.loads((model / "config.json").read_text())["vocab_size"]
+    added = [f"<{i}>" for i in range(rows - len(tokenizer))] + ["<user>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": added})
+    prompt = tokenizer.encode("<user>1+2=?")
+    assert max(prompt) == rows
+    with refused(rf"prompts contain the token '<user>' \(id {rows}\), and the model's embedding"):
+        check_prompts(model, tokenizer, [[1, 2], prompt])
+    check_prompts(model, tokenizer, [[1, rows - 1]])
+
+
+def test_several_chat_templates_without_a_default_are_named(model):
+    template = (model / "chat_template.jinja").read_text()
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = {"tool_use": template, "rag": template}
+    with refused(r"several chat templates \(rag, tool_use\), but no default; choose one with"):
+        chat_template(tokenizer, "chat")
+    tokenizer.chat_template = {"tool_use": template, "default": template}
+    assert chat_template(tokenizer, "chat") == template
+
+
+def test_an_adapter_as_the_model_is_called_one_whatever_its_folder_lacks(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    with refused("^--model: .* is a LoRA adapter; name its subfolder merged/, or merge it first$"):
+        model_folder(str(tmp_path), weights=False, adapters=False)
+
+
+HUB_PROGRAM = """
+from bnpo.policy.folder import model_folder
+from bnpo.files import InputError
+try:
+    print(model_folder("me/model"))
+except InputError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.program
+def test_a_hub_cache_that_cannot_be_written_is_the_cause_that_is_named(tmp_path):
+    files = {file.name: file.read_bytes() for file in TINY_MODEL.iterdir()}
+    with hub("me/model", files) as endpoint:
+        printed = {
+            cache: python(
+                "-c",
+                HUB_PROGRAM,
+                environment=users_environment() | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": cache},
+            ).stdout
+            for cache in ("/sys/hub", str(tmp_path))
+        }
+    assert (
+        "refused: me/model: the model hub's cache cannot be written (/sys/hub: "
+        in (printed["/sys/hub"])
+    )
+    assert printed[str(tmp_path)].startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refusal"),
+    [
+        (ValueError("no such architecture"), True),
+        (KeyError("model_type"), True),
+        (Exception("of the tokenizers in Rust"), True),
+        (OSError("no file named model.safetensors"), True),
+        (PermissionError(13, "Permission denied", "/model/config.json"), True),
+        (RuntimeError("a collective failed"), False),
+        (MemoryError(), False),
+        (ImportError("this tokenizer requires the package tiktoken"), True),
+        (ConnectionResetError(104, "Connection reset by peer"), False),
+    ],
+)
+def test_only_a_librarys_refusal_is_blamed_on_the_model(error, is_refusal):
+    expected = InputError if is_refusal else type(error)
+    with pytest.raises(expected) as raised, refused_by("vLLM", "some/model"):
+        raise error
+    assert raised.type is expected
+    if is_refusal:
+        assert str(error) in str(raised.value)
 
 
 TEXTS = (

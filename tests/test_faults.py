@@ -6,18 +6,20 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bnpo.config import TINY_MODEL
 from bnpo.policy.speed import TIMINGS
@@ -26,6 +28,7 @@ from conftest import (
     files_of,
     free_port,
     json_lines,
+    python,
     run_ranks,
     temporary_folder,
     users_environment,
@@ -89,6 +92,91 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert str(port) in line
     assert "Traceback" not in refused.stdout
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".lock"]
+
+
+# Longer than a launcher takes to notice that another rank has ended
+LATE = 12
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("stage", "message", "expected"),
+    [
+        ("checks", "the same", ["error: the same"]),
+        ("met", "the same", ["error: the same"]),
+        ("own", "of rank {rank}", ["error: of rank 1"]),
+        ("met", "of rank {rank}", ["error: of rank 1", "error: of rank 0"]),
+    ],
+)
+def test_an_error_of_several_ranks_is_printed_once_however_late_the_first_is(
+    stage, message, expected
+):
+    failed = run_ranks(2, "tests/programs/failing_rank.py", stage, message, LATE, check=False)
+    assert re.findall("error: .*", failed.stdout) == expected
+    assert "Traceback" not in failed.stdout
+    assert failed.returncode == 2
+
+
+def damaged_model(folder: Path, change: Callable[[dict], object]) -> Path:
+    """The tiny model with other tensors in its file."""
+    model = shutil.copytree(TINY_MODEL, folder / "model")
+    tensors = load_file(model / "model.safetensors")
+    change(tensors)
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+    return model
+
+
+NORM = "model.layers.1.input_layernorm.weight"
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop(NORM), f"lack 1 of .* tensors: {NORM};"),
+        (lambda tensors: tensors[NORM].fill_(torch.nan), f"{NORM} has numbers that are NaN"),
+    ],
+)
+def test_incomplete_weights_and_nan_are_refused_by_name(change, message, tmp_path):
+    model, run = damaged_model(tmp_path, change), tmp_path / "run"
+    commands = {
+        2: ("train.py", *SMALL, "--steps", 1, "--eval-every", 0, "--model", model),
+        0: ("eval.py", "--suite", "arithmetic", "--ckpt", model),
+    }
+    for ranks, command in commands.items():
+        failed = run_ranks(ranks, *command, "--output-dir", run, check=False)
+        assert failed.returncode == 2
+        [line] = re.findall("error: .*", failed.stdout)
+        assert re.search(message, line)
+        assert str(model) in line
+        assert "Traceback" not in failed.stdout
+        assert not (run / "metrics.jsonl").exists()
+
+
+@pytest.mark.sampler
+def test_a_fault_of_ours_keeps_its_traceback(tmp_path):
+    run = tmp_path / "run"
+    flags = (*SMALL, "--steps", 1, "--eval-every", 0, "--output-dir", run)
+    failed = run_ranks(2, "tests/programs/internal_error.py", *flags, check=False)
+    assert failed.returncode == 1
+    [line] = re.findall("error: .*", failed.stdout)
+    assert line == (
+        "error: the program failed (KeyError: 'a fault of ours'). Its traceback follows and is in "
+        f"{run / 'error.txt'}"
+    )
+    assert failed.stdout.count("Traceback") == 1
+    assert "another model" not in failed.stdout
+    kept = (run / "error.txt").read_text()
+    assert "in prove_start" in kept
+    assert kept.rstrip().endswith("KeyError: 'a fault of ours'")
+
+
+@pytest.mark.program
+def test_python_without_docstrings_is_the_cause_that_is_named():
+    failed = python(*DRY_RUN, environment=users_environment() | {"PYTHONOPTIMIZE": "2"})
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("error: PYTHONOPTIMIZE=2 or python -OO: removes docstrings")
+    assert failed.stderr.count("\n") == 1
 
 
 def start(output: Path, run: Path, *launcher_flags: object, steps: int) -> subprocess.Popen:

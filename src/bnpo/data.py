@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnpo import word_problems
-from bnpo.files import InputError, line_of, read_json_lines, read_text
+from bnpo.files import InputError, line_of, read_json_lines, read_text, unwritable
 
 if TYPE_CHECKING:
     import pyarrow
@@ -139,6 +139,12 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
                     "commas"
                 )
     except Exception as error:  # a dozen kinds, of four libraries
+        path = unwritable(error)
+        if path and not Path(path).is_relative_to(name.partition("#")[0]):
+            raise InputError(
+                f"{name}: the cache of data sets cannot be written ({path}: {line_of(error)}); set "
+                "HF_HOME to a folder that can"
+            ) from error
         login = "the name, the network, and for a gated data set your login (hf auth login)"
         advice = login if on_hub else "the folder" if in_folder else "the file"
         raise InputError(f"{name}: cannot be read ({line_of(error)}); check {advice}") from error
@@ -353,6 +359,12 @@ def chat_template(
     """
     if template not in SYSTEM_PROMPTS:
         text = read_text(template)
+    elif isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+        names = ", ".join(sorted(tokenizer.chat_template))
+        raise InputError(
+            f"{tokenizer.name_or_path}: its tokenizer has several chat templates ({names}), but no "
+            "default; choose one with --template FILE"
+        )
     elif tokenizer.chat_template:
         text = tokenizer.get_chat_template()
     else:

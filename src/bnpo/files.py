@@ -2,6 +2,7 @@
 the machine.
 """
 
+import errno
 import gzip
 import hashlib
 import json
@@ -44,6 +45,19 @@ def line_of(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
+def unwritable(error: BaseException) -> str:
+    """Return the path that the system refused to write, or nothing, according to an error and its
+    causes: no permission, a read-only file system, a full disk or a quota.
+    """
+    kinds = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, OSError) and cause.errno in kinds:
+            return str(cause.filename or cause)
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
 def flush(path: Path) -> None:
     """Wait until the content of a file, or the entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -71,6 +85,16 @@ def write_whole(path: Path, parts: Iterable[str]) -> None:
 def write_json(path: Path, content: object) -> None:
     """Write `content` as a JSON file that is complete or absent. Raises OSError."""
     write_whole(path, [json.dumps(content, indent=2, default=str), "\n"])
+
+
+def let_others_read(folder: Path) -> None:
+    """Give the weights in `folder` and its subfolders the permissions that new files have. The
+    library that writes them lets only their owner read them.
+    """
+    umask = os.umask(0o077)  # it can only be read by setting it
+    os.umask(umask)
+    for file in folder.rglob("*.safetensors"):
+        file.chmod(0o666 & ~umask)
 
 
 def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:

@@ -19,7 +19,7 @@ import psutil
 import torch
 import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
@@ -37,11 +37,11 @@ from bnpo.evaluation.suites import (
 from bnpo.files import ROOT, InputError
 from bnpo.policy.folder import (
     check_model,
+    empty_model,
     load_tokenizer,
     local_folder,
     model_config,
     model_folder,
-    running,
 )
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import adapted_layers
@@ -72,9 +72,8 @@ class ModelShape:
     """
 
     def __init__(self, folder: Path):
-        with running(str(folder), "transformers"), torch.device("meta"):  # shapes without memory
-            config = AutoConfig.from_pretrained(folder)
-            model = AutoModelForCausalLM.from_config(config)
+        config = model_config(folder)
+        model = empty_model(folder, config)
 
         def largest(setting: str, default: int) -> int:
             # Layers may differ in size. Older families do not have all settings.

@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
@@ -33,6 +34,7 @@ from bnpo.config import (
     validate,
 )
 from bnpo.environment import setup_environment
+from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import (
     GRADING_PACKAGES,
     REPEAT,
@@ -58,6 +60,9 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.grading.workers import signal_at_program_end
 from bnpo.policy.folder import (
+    check_finite,
+    check_one_model,
+    check_prompts,
     load_tokenizer,
     model_folder,
     model_hash,
@@ -214,6 +219,9 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
     for ckpt, model, folder in models:
         tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
         evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
+        check_prompts(model, tokenizer, list(chain(*evaluation.prompts.values())))
+        check_one_model(model)
+        check_finite(model)
         protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.limit)
         if folder is None:
             label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
@@ -230,6 +238,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
     return its content.
     """
     model, evaluation, samples = job
+    keep_tracebacks_in(samples.folder)
     missing = [key for key in evaluation.sample_keys() if key not in samples.records]
     done = len(samples.records)
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
@@ -408,6 +417,8 @@ def fleet(
                     ) from None
                 if isinstance(group, RunError):
                     raise group
+                if isinstance(group, str):
+                    raise RuntimeError(f"a sampler's process failed: {group}")
                 if group is None:
                     busy.remove(pipe)
                 else:
@@ -430,7 +441,7 @@ def _serve(
     share: range,
 ) -> None:
     """Run a member's process: load the model, and send the groups of its share of the prompts,
-    or a RunError.
+    a RunError, or the traceback of another error.
     """
     signal_at_program_end(signal.SIGKILL)  # a member must not outlive an evaluator that was killed
     os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
@@ -444,5 +455,7 @@ def _serve(
             pipe.send(SampledGroup(share[position], greedy, answers))
     except RunError as error:
         return pipe.send(error)
+    except Exception as error:  # the evaluator prints and keeps it
+        return pipe.send(f"{line_of(error)}\n\n{traceback.format_exc()}")
     pipe.send(None)
     sampler.close()

@@ -1,32 +1,39 @@
-"""Model folders: find one to start from, its tokenizer, its hash, and whether the learner can
-train it.
+"""Model folders: find one to start from, its tokenizer, its hash, whether its weights are complete,
+and whether the learner can train it.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
 
-from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json
+from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json, unwritable
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 MERGED = "merged"  # subfolder of an adapter's folder for the model with the adapter in its weights
+INDEX = "model.safetensors.index.json"
+COPY_AGAIN = "copy or download it again"
 
 
-def model_folder(model: str, revision: str | None = None, *, weights: bool = True) -> Path:
+def model_folder(
+    model: str, revision: str | None = None, *, weights: bool = True, adapters: bool = True
+) -> Path:
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as
     Qwen/Qwen2.5-Math-1.5B, which is downloaded, if not `weights` without them. Raises InputError
-    for what is no model or cannot be downloaded.
+    for what is no model, has incomplete weights or cannot be downloaded, and for a LoRA adapter
+    unless `adapters`.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model)
@@ -36,6 +43,11 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
             folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
         # The hub client raises a dozen kinds, its own and those of its HTTP library
         except Exception as error:
+            if path := unwritable(error):
+                raise InputError(
+                    f"{model}: the model hub's cache cannot be written ({path}: {line_of(error)}); "
+                    "set HF_HOME to a folder that can, or name a local copy"
+                ) from error
             problem = (
                 "no such local folder, and the download from the model hub failed "
                 f"({line_of(error)})"
@@ -43,13 +55,21 @@ def model_folder(model: str, revision: str | None = None, *, weights: bool = Tru
             raise InputError(
                 f"{model}: {problem}; check name and network, or name a local copy"
             ) from error
-    adapter_base(folder)  # raises InputError if it cannot be merged
+    if not adapters and (folder / "adapter_config.json").is_file():
+        raise InputError(
+            f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first"
+        )
+    adapter = adapter_base(folder)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
             cure = "write it with save_pretrained, or copy it to an adapter from its base model"
             raise InputError(f"{model}: holds no {pattern}; {cure}")
     if weights:
         check_weights(folder)
+        if not adapter:
+            check_tensors(folder)
+        elif (folder / MERGED).is_dir():
+            check_tensors(folder / MERGED)
     return folder
 
 
@@ -57,15 +77,8 @@ def check_weights(folder: Path) -> None:
     """Raise InputError if a file of weights in `folder` is missing, cut off or no such file.
     Reads first bytes only.
     """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        files = read_json(index, "download it again").get("weight_map")
-        if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
-            raise InputError(f"{index}: has no weight_map of names of files; download it again")
-        if missing := sorted(name for name in set(files.values()) if not (folder / name).is_file()):
-            raise InputError(
-                f"{folder}: lacks {missing[0]}, which {index.name} names; download or copy it"
-            )
+    if (folder / INDEX).is_file():
+        _indexed_files(folder)
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):  # compares the size with the header
@@ -75,6 +88,164 @@ def check_weights(folder: Path) -> None:
             raise InputError(
                 f"{file}: {problem}; copy it again, or run `git lfs pull` in its folder"
             ) from error
+
+
+def _indexed_files(folder: Path) -> list[Path]:
+    """Return the files that the index of a sharded model names. Raises InputError if one is
+    missing.
+    """
+    index = folder / INDEX
+    files = read_json(index, "download it again").get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
+        raise InputError(f"{index}: has no weight_map of names of files; download it again")
+    names = sorted(set(files.values()))
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise InputError(f"{folder}: lacks {missing[0]}, which {INDEX} names; download or copy it")
+    return [folder / name for name in names]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files from which transformers loads the model in `folder`. Raises InputError if
+    there are none.
+    """
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    if (folder / INDEX).is_file():
+        return _indexed_files(folder)
+    raise InputError(
+        f"{folder}: has neither model.safetensors nor {INDEX}; {COPY_AGAIN}, or write the model "
+        "with save_pretrained"
+    )
+
+
+def check_one_model(folder: Path) -> None:
+    """Raise InputError if vLLM would read other files of weights in `folder` than transformers.
+
+    It reads those of the index or, without an index, all. (Training gives vLLM its weights.)
+    """
+    if not (folder / "model.safetensors").is_file():
+        return
+    read = _indexed_files(folder) if (folder / INDEX).is_file() else folder.glob("*.safetensors")
+    if others := sorted(set(read) - {folder / "model.safetensors"}):
+        raise InputError(
+            f"{folder}: holds two models, model.safetensors and {others[0].name}; move one of the "
+            "two away, and its index"
+        )
+
+
+def check_tensors(folder: Path) -> None:
+    """Raise InputError unless the files in `folder` have every tensor of the model, in its shape.
+
+    transformers fills a missing tensor with random numbers, and only warns. Its own loader decides
+    here, on tensors without memory: it renames and joins some tensors, and ties others. Of the
+    files only the headers are read. Quantised models, and models that are no causal language models
+    of transformers, are not checked: they cannot be trained, and vLLM has its own loader.
+    """
+    import torch  # takes seconds, like transformers
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers.core_model_loading import revert_weight_conversion
+
+    config = model_config(folder)
+    quantised = getattr(config, "quantization_config", None)
+    if quantised or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return
+    shapes, file_of = {}, {}
+    for file in weight_files(folder):
+        with safe_open(file, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no dict
+                shapes[name], file_of[name] = tensors.get_slice(name).get_shape(), file
+    model = empty_model(folder, config)
+    # Names and shapes that a file of this model has
+    expected = {
+        name: list(tensor.shape)
+        for name, tensor in revert_weight_conversion(model, dict(model.state_dict())).items()
+    }
+    stored = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    missing, unexpected = _loading_report(type(model), config, stored)
+    if missing:
+        for name, shape in expected.items():
+            if shapes.get(name, shape) != shape:
+                raise InputError(
+                    f"{file_of[name]}: {name} has the shape {shapes[name]}, and config.json asks "
+                    f"for {shape}; {COPY_AGAIN}, with its own config.json"
+                )
+        tied = model.all_tied_weights_keys.keys() - missing
+        absent = [name for name in expected if name not in shapes and name not in tied]
+        absent = absent or sorted(missing)
+        problem = f"its weights lack {len(absent)} of {len(expected)} tensors: {_some(absent)}"
+        if others := [name for name in shapes if name.endswith(f".{absent[0]}")]:
+            problem += f" (there is {others[0]})"
+        raise InputError(f"{folder}: {problem}; {COPY_AGAIN}, or use another model")
+    # A layer or a bias more than config.json says is a part of this model. All else, such as a
+    # value head, belongs to another one, and is ignored as transformers does.
+    owners = {re.sub(r"\d+", "*", name).rpartition(".")[0] for name in model.state_dict()}
+    lost = [name for name in unexpected if re.sub(r"\d+", "*", name).rpartition(".")[0] in owners]
+    if lost:
+        raise InputError(
+            f"{folder}: its weights have {len(lost)} tensors that the model of config.json leaves "
+            f"out: {_some(lost)}; use the config.json of these weights"
+        )
+
+
+def _loading_report(
+    model_class: type, config: "PretrainedConfig", stored: dict
+) -> tuple[set[str], list[str]]:
+    """Return the names of weights that transformers would make up if it loaded `stored`, tensors
+    without memory, and the names of tensors that it would not use.
+    """
+    from transformers.utils import logging
+
+    shows_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        _, report = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict=stored,
+            device_map={"": "meta"},
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except RuntimeError as error:  # some of the tensors that it joins are missing, or do not fit
+        if "conversion of the weights" not in str(error):
+            raise
+        return {"tensors that are joined"}, []
+    finally:
+        if shows_bars:
+            logging.enable_progress_bar()
+    missing = report["missing_keys"] | {name for name, *_ in report["mismatched_keys"]}
+    return missing, sorted(report["unexpected_keys"])
+
+
+def _some(names: list[str]) -> str:
+    """Return the first names and the number of the others, for a message."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def check_finite(folder: Path) -> None:
+    """Raise InputError if a weight of the model or adapter in `folder`, or of the adapter's base,
+    is NaN or infinite. Reads all weights.
+    """
+    import torch
+
+    base = adapter_base(folder)
+    if base is None:
+        folders = [folder]
+    elif (folder / MERGED).is_dir():
+        folders = [folder / MERGED]
+    else:
+        folders = [folder, base]
+    for file in chain.from_iterable(sorted(each.glob("*.safetensors")) for each in folders):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - it is no dict
+                tensor = tensors.get_tensor(name)
+                # torch cannot test the formats of quantised weights, of one byte
+                testable = tensor.is_floating_point() and tensor.element_size() > 1
+                if testable and not torch.isfinite(tensor).all():
+                    raise InputError(
+                        f"{file}: {name} has numbers that are NaN or infinite; {COPY_AGAIN}, or "
+                        "use another model"
+                    )
 
 
 def local_folder(model: str) -> Path | None:
@@ -188,8 +359,9 @@ def load_tokenizer(folder: Path, longest: int):
     from transformers import AutoTokenizer  # imports torch
 
     config = model_config(folder, longest)
-    with running(f"{folder}: its tokenizer", "transformers"):
-        tokenizer, rows = AutoTokenizer.from_pretrained(folder), config.get_text_config().vocab_size
+    with refused_by("transformers", f"{folder}: its tokenizer"):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = config.get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for
     # images.
     unused = sum(
@@ -210,8 +382,16 @@ def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
     """
     from transformers import AutoConfig  # imports torch
 
-    with running(str(folder / "config.json"), "transformers"):
+    file = folder / "config.json"
+    with refused_by("transformers", str(file)):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    padding = getattr(config.get_text_config(), "pad_token_id", None)
+    if rows and padding and padding >= rows:
+        raise InputError(
+            f"{file}: pad_token_id {padding} lies beyond the embedding, whose {rows} rows "
+            "(vocab_size) are numbered from 0; correct one of the two"
+        )
     context = getattr(config.get_text_config(), "max_position_embeddings", longest)
     if longest > context:
         problem = (
@@ -231,7 +411,6 @@ def check_model(folder: Path, longest: int) -> None:
     Reads no weights.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     config = model_config(folder)
     others = set(getattr(config, "layer_types", None) or ()) - {
@@ -258,8 +437,7 @@ def check_model(folder: Path, longest: int) -> None:
         longrope: has_longrope,
     }
     _refuse(folder, reasons)
-    with running(str(folder), "transformers"), torch.device("meta"):  # without memory
-        model = AutoModelForCausalLM.from_config(config)
+    model = empty_model(folder, config)
     reasons = {
         "its code does not run with the learner's attention": not model.is_backend_compatible(),
         "it has convolutions over tokens": any(
@@ -272,18 +450,76 @@ def check_model(folder: Path, longest: int) -> None:
     _refuse(folder, reasons)
 
 
+def empty_model(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
+    """Return the model that `config`, of the model in `folder`, describes: shapes without memory.
+    Raises InputError if transformers cannot make it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with refused_by("transformers", str(folder)), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def check_prompts(folder: Path, tokenizer, prompts: Sequence[list[int]]) -> None:
+    """Raise InputError if a prompt (token ids) has a token beyond the embedding of the model in
+    `folder`.
+    """
+    rows = model_config(folder).get_text_config().vocab_size
+    largest = max(max(prompt, default=0) for prompt in prompts)
+    if largest >= rows:
+        token = tokenizer.convert_ids_to_tokens(largest)
+        raise InputError(
+            f"{folder}: prompts contain the token {token!r} (id {largest}), and the model's "
+            f"embedding has {rows} rows only; call resize_token_embeddings, or take a --template "
+            "without it"
+        )
+
+
 def _refuse(folder: Path, reasons: dict[str, object]) -> None:
     if reason := next((reason for reason, found in reasons.items() if found), None):
         raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
 
 
+# What the libraries raise about the files of a model: settings that do not fit together fail in
+# any part of their code. Their messages name the reason. A lack of memory and all else are no fault
+# of the model, and keep their traceback.
+REFUSALS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+)
+
+
 @contextmanager
-def running(model: str, library: str) -> Iterator[None]:
-    """Turn any error of a library that loads or runs `model`, or a part of it, into an
-    InputError.
+def refused_by(library: str, model: str) -> Iterator[None]:
+    """Turn the refusal of a model, or a part of it, by a library into an InputError.
+
+    Only for a single call of the library, whose other arguments are right for every model: an error
+    of our own code would be blamed on the model.
     """
     try:
         yield
     except Exception as error:
+        if path := unwritable(error):
+            raise InputError(
+                f"{path}: {library} may not use it ({line_of(error)}); correct its permissions, or "
+                "free some disk space"
+            ) from error
+        if isinstance(error, ImportError):
+            raise InputError(
+                f"{model}: {library} cannot import what this model needs ({line_of(error)}); "
+                "install that, or use another model"
+            ) from error
+        # transformers raises OSError, without a number, for files that it does not find or know.
+        about_files = isinstance(error, OSError) and error.errno is None
+        # The tokenizers, which are written in Rust, raise Exception itself.
+        if not (isinstance(error, REFUSALS) or about_files or type(error) is Exception):
+            raise
         problem = f"{library} cannot run this model ({line_of(error)})"
         raise InputError(f"{model}: {problem}; correct that, or use another model") from error

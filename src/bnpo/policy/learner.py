@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from pickle import UnpicklingError
 
@@ -19,7 +20,7 @@ from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_wei
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, line_of
 from bnpo.policy import patches
-from bnpo.policy.folder import running
+from bnpo.policy.folder import COPY_AGAIN, check_finite, refused_by
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, elements, layers
 from bnpo.policy.speed import training_operations
@@ -70,11 +71,12 @@ class Learner:
         # also vLLM's.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
-        with running(model_folder, "transformers"):
-            model = AutoModelForCausalLM.from_pretrained(
-                model_folder, dtype=dtype, attn_implementation=ATTENTION
+        with refused_by("transformers", model_folder):
+            model, report = AutoModelForCausalLM.from_pretrained(
+                model_folder, dtype=dtype, attn_implementation=ATTENTION, output_loading_info=True
             )
         del zero3_loading
+        _check_loaded(model, Path(model_folder), report["missing_keys"])
         patches.compute_buffers_again(model)  # rotary frequencies, which loading rounds to bf16
         patches.keep_uncompiled(model)
         if config.update.lora_rank:
@@ -273,6 +275,31 @@ class Learner:
                     [gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()]
                 )
                 sums[5] = torch.maximum(sums[5], gap.max())
+
+
+def _check_loaded(model: torch.nn.Module, folder: Path, missing: set[str]) -> None:
+    """Raise InputError on all ranks if a weight that was loaded from `folder` is `missing`, so that
+    transformers has made it up, or is not finite. A collective.
+    """
+    if missing:
+        raise InputError(
+            f"{folder}: its weights lack {', '.join(sorted(missing)[:3])}; {COPY_AGAIN}, or use "
+            "another model"
+        )
+    not_finite = []
+    for name, weight in model.state_dict(keep_vars=True).items():
+        own_part = weight
+        if hasattr(weight, "ds_tensor"):  # this rank's part, of which the last one is padded
+            part = weight.ds_tensor.flatten()
+            own_part = part[: max(0, weight.ds_numel - dist.get_rank() * len(part))]
+        if not torch.isfinite(own_part).all():
+            not_finite.append(name)
+    if names := sorted(set(chain.from_iterable(gather(not_finite)))):
+        check_finite(folder)  # names the file, if it is in the files already
+        raise InputError(
+            f"{folder}: {names[0]} has numbers that {model.dtype} cannot hold; use --dtype "
+            "bfloat16 or float32"
+        )
 
 
 # Elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB

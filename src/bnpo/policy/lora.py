@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.pytorch_utils import Conv1D
 
 from bnpo.config import TrainConfig
+from bnpo.files import InputError, let_others_read
 
 BASE = ".base_layer"  # what peft adds to the name of a frozen weight
 ADAPTER = "default"  # peft's name of the only adapter
@@ -130,11 +131,20 @@ def write_merged(adapter: Path, base: Path, target: Path) -> None:
     from peft import PeftModel
 
     with safe_open(adapter / "adapter_model.safetensors", framework="pt") as file:
-        dtype = file.get_tensor(next(iter(file.keys()))).dtype  # that of the training
+        stored = set(file.keys())
+        dtype = file.get_tensor(min(stored)).dtype  # that of the training
     model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype)
     adapted = PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+    # peft only warns, and a missing B leaves its layer as it was
+    names = [name for name in adapted.state_dict() if f".{ADAPTER}." in name]  # of A and B
+    if missing := sorted({name.replace(f".{ADAPTER}.", ".") for name in names} - stored):
+        raise InputError(
+            f"{adapter}: adapter_model.safetensors lacks {missing[0]}, which adapter_config.json "
+            "asks for; copy the adapter again"
+        )
     for _, parts, layer in named_weights(model, tied_too=False):
         parts[0].data = merged(parts, layer)
     # Without the sampling settings of the base model, some of which transformers refuses to write.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     adapted.unload().save_pretrained(target)
+    let_others_read(target)

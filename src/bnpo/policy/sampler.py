@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
-from bnpo.policy.folder import running
+from bnpo.policy.folder import refused_by
 from bnpo.policy.patches import (
     exchange_without_files,
     hold_wide_head,
@@ -48,7 +48,7 @@ class Sampler:
         launched = "RANK" in os.environ
         if launched and settings.tensor_parallel > 1:
             exchange_without_files()
-        with running(model, "vLLM"):
+        with refused_by("vLLM", model):
             self._llm = LLM(
                 model,
                 dtype=settings.dtype,

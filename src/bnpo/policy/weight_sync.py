@@ -15,7 +15,6 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from bnpo.algorithm.loss import head_output
 from bnpo.files import InputError, RunError
-from bnpo.policy.folder import running
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.lora import merged, named_weights
 from bnpo.policy.model import ATTENTION
@@ -201,17 +200,15 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartChec
     # do with the answers of base models.
     prompt, answer = _text(learner, ids)
     answers, model = (answer, answer[::-1]), learner.config.data.model
-    with running(model, "transformers"):
-        # [tokens of both answers], like all scores here
-        of_model = own_score(learner, prompt, *answers)
-        of_rounded_model = own_score(learner, prompt, *answers, rounded=True)
-        of_learner = learner.score(prompt, *answers)
-    with running(model, "vLLM"):
-        # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync
-        # must bring all.
-        sampler.sleep()
-        refresh_sampler(learner, sampler, 0)
-        of_sampler = np.concatenate([sampler.score(prompt, each) for each in answers])
+    # [tokens of both answers], like all scores here
+    of_model = own_score(learner, prompt, *answers)
+    of_rounded_model = own_score(learner, prompt, *answers, rounded=True)
+    of_learner = learner.score(prompt, *answers)
+    # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must
+    # bring all.
+    sampler.sleep()
+    refresh_sampler(learner, sampler, 0)
+    of_sampler = np.concatenate([sampler.score(prompt, each) for each in answers])
     rounding = np.abs(of_rounded_model - of_model)
     own_differences = [
         np.abs(of_learner - of_model).mean(),

@@ -21,6 +21,7 @@ from bnpo.files import (
     InputError,
     delete,
     flush,
+    let_others_read,
     read_json,
     step_of,
     whole_json_lines,
@@ -98,6 +99,7 @@ def save_checkpoint(
             flush(file)
         dist.barrier()  # all ranks have flushed their files, and rank 0 may rename the folder
         if rank_0:
+            let_others_read(unfinished)
             flush(unfinished)
             unfinished.rename(folder)
             flush(folder.parent)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from modulefinder import ModuleFinder
 from pathlib import Path
 
@@ -21,15 +22,16 @@ from bnpo.data import (
     load_sources,
     stop_token_ids,
 )
+from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import check_references, load_suite, longest_sequence, override
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.folder import (
-    MERGED,
     adapter_base,
     check_model,
+    check_prompts,
     load_tokenizer,
     model_folder,
     model_hash,
@@ -128,12 +130,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if checkpoint:
         model = adapter_base(checkpoint) or checkpoint
     else:
-        model = model_folder(config.data.model, weights=False)
-        if adapter_base(model):
-            raise InputError(
-                f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it "
-                "first"
-            )
+        model = model_folder(config.data.model, weights=False, adapters=False)
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -155,6 +152,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
     kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
+    of_suite = evaluation.prompts.values() if evaluation else ()
+    check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
     check_format(config.data.rewards, tokenizer.decode(prompts[0]))
     tags = asks_for_tags(tokenizer, problems=kept_problems)
@@ -181,6 +180,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         data.rewards, grader=data.grader, users_range=data.reward_range, example=example
     )
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
+    keep_tracebacks_in(folder)
     return PreparedRun(
         config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
     )
