@@ -78,7 +78,11 @@ def package_fault(on_gpu: bool) -> str | None:
         )
         if build != "cpu":
             return fault
-        return f"{fault}. For the CPU, put CUDA_VISIBLE_DEVICES= in front of the command"
+        # DeepSpeed's own launcher would give the ranks GPUs all the same
+        return (
+            f"{fault}. For the CPU, put CUDA_VISIBLE_DEVICES= in front of the command, and start "
+            "ranks with scripts/launch.py"
+        )
     if build != "gpu":
         return None
     found = "this machine has no NVIDIA GPU (if it has: install the driver, or start the container "
@@ -142,7 +146,8 @@ def gpu_fault() -> str | None:
     if capability < OLDEST_GPU:
         return (
             f"a visible GPU has compute capability {dotted(capability)}, and torch and vLLM need "
-            f"{dotted(OLDEST_GPU)}. Choose newer GPUs with CUDA_VISIBLE_DEVICES"
+            f"{dotted(OLDEST_GPU)}. Choose newer GPUs with CUDA_VISIBLE_DEVICES, or install "
+            "requirements-cpu.txt and use the CPU (docs/gpus.md)"
         )
     return None
 
