@@ -425,6 +425,39 @@ def test_wrong_data_is_refused(tmp_path):
             )
 
 
+@pytest.mark.parametrize(
+    ("model", "gpus", "chosen", "expected"),
+    [
+        ("7b", 8, 1, "44.5 with 1, 32.9 with 2, 27.1 with 4; the fastest is --sampler-ranks 4"),
+        ("7b", 4, 2, "50.4 with 1, 38.8 with 2, 33.0 with 4; the fastest is --sampler-ranks 4"),
+        ("1.5b", 8, 1, "21.5 with 1, 19.1 with 2, 18.0 with 4; the fastest is --sampler-ranks 4"),
+        ("1.5b", 6, 1, "22.3 with 1, 19.9 with 2; the fastest is --sampler-ranks 2"),
+    ],
+)
+def test_a_dry_run_compares_numbers_of_ranks_per_sampler(shapes, model, gpus, chosen, expected):
+    """3 of 6 ranks cannot share a sampler of 2 key heads. 600 tokens per answer."""
+    flags = ["--gpu", "H100", "--gpus", str(gpus), "--sampler-ranks", str(chosen)]
+    settings = config("--preset", f"paper-{model}", "--dry-run", *flags)
+    _, lines = plan_training(settings, replace(INPUTS, shape=shapes[model]))
+    [line] = [line for line in lines if line.startswith("seconds per step by --sampler-ranks: ")]
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "fits"),
+    [
+        (["--gpu", "H100", "--gpus", "1"], []),  # there is nothing to share
+        (["--gpu", "RTX-4090", "--gpus", "2"], []),  # nothing fits
+        (["--gpu", "RTX-4090", "--gpus", "4"], [2, 4]),  # the run as it is does not fit
+    ],
+)
+def test_a_dry_run_compares_only_what_fits(shapes, flags, fits):
+    settings = config("--preset", "paper-7b", "--dry-run", "--offload-optimizer", *flags)
+    _, lines = plan_training(settings, replace(INPUTS, shape=shapes["7b"]))
+    compared = [re.findall(r"\bwith (\d)", line) for line in lines if "seconds per step" in line]
+    assert compared == ([list(map(str, fits))] if fits else [])
+
+
 @pytest.mark.program
 def test_the_programs_plan_and_write_nothing(tmp_path):
     run = tmp_path / "run"
