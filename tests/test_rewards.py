@@ -440,6 +440,7 @@ OUTSIDE = r"^--reward-range: \S+mine gives -0.05 for .*, outside 0 to 1. Set --r
         ("float(len(text) == 0) * 2", "reinforce_pp", None),
         ("float('nan')", "grpo", "^--rewards: .* gives nan for .*; rewards must be finite"),
         ("float(len(text) > 0)", "bnpo", None),
+        ("-1 if not text else int('x')", "bnpo", "gives -1 for the text '', outside 0 to 1"),
     ],
 )
 def test_a_trial_refuses_rewards_outside_the_range_that_a_method_needs(

@@ -71,9 +71,7 @@ def compute_advantages(
     rewards = _as_array(rewards)
     n, m, k = rewards.shape
     method.check(n, m, k)
-    known = np.ones((n, m), dtype=bool) if failed is None else ~np.array(failed, dtype=bool)
-    if known.shape != (n, m):
-        raise ValueError(f"failed must be [n, m] = {(n, m)}: whether a reward of an answer failed")
+    known = _known_answers(failed, n, m)  # [n, m]
     rewards = _to_unit_interval(rewards, ranges, known, "answer")  # [n, m, K]
     greedy = np.zeros((n, 1, k))  # not used
     if algo == "remax":
@@ -93,11 +91,26 @@ def compute_advantages(
     if np.isnan(values[counted]).any():
         raise ValueError(f"{algo} gave nan; it must leave out rewards that are nan (see `Batch`)")
     values[~counted] = 0
-    largest = np.abs(values).max()
-    if method.rescale_advantages and largest > ROUNDING:
-        values = values / largest  # first, so that no square overflows
-        values = values / np.sqrt((values**2).sum() / counted.sum())
+    if method.rescale_advantages:
+        values = _rescaled(values, counted.sum())
     return Advantages(values, fits)
+
+
+def _known_answers(failed: np.ndarray | None, n: int, m: int) -> np.ndarray:
+    """Return which answers have not failed, [n, m]. Raises ValueError for another shape."""
+    known = np.ones((n, m), dtype=bool) if failed is None else ~np.array(failed, dtype=bool)
+    if known.shape != (n, m):
+        raise ValueError(f"failed must be [n, m] = {(n, m)}: whether a reward of an answer failed")
+    return known
+
+
+def _rescaled(values: np.ndarray, count: int) -> np.ndarray:
+    """Return advantages [n, m] over the root mean square of the `count` answers that have one."""
+    largest = np.abs(values).max()
+    if largest <= ROUNDING:
+        return values
+    values = values / largest  # first, so that no square overflows
+    return values / np.sqrt((values**2).sum() / count)
 
 
 def _greedy_rewards(

@@ -81,6 +81,7 @@ class Grader:
     def _try_users_rewards(self, time_limit: float, example: str) -> None:
         right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
+            has_failed = False
             for text in (right, *TRIAL_TEXTS):
                 value = self._start_call(reward, text, example).result()
                 if not isinstance(value, Failure):
@@ -95,9 +96,9 @@ class Grader:
                         f"{time_limit:g} s"
                     )
                     raise InputError(f"--{flag}: {problem}; it must be {needed}")
-                # Perhaps for this text only
-                print(f"grading: {problem}", file=sys.stderr, flush=True)
-                break
+                if not has_failed:  # perhaps for this text only
+                    print(f"grading: {problem}", file=sys.stderr, flush=True)
+                has_failed = True
 
     def _check_trial(self, reward: str, value: float, text: str) -> None:
         """Raise InputError if `value`, a user's reward for a trial text, is outside its range."""

@@ -37,24 +37,17 @@ class Step:
     ) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them.
 
-        `ranges` [K] are those of the rewards. Metrics of rewards leave out the answers that the
-        statistics of training leave out.
+        `ranges` [K] are those of the rewards.
         """
         rollouts, failures = self.rollouts, self.rollouts.failures
         reward_names = list(map(reward_name, config.data.rewards))
         rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
-        counted = ~rollouts.failed  # [n, m]
-        # As they are trained on: weighted, and mapped from their ranges. [n, m], nan if left out
-        trained = trained_rewards(config.method, rewards, ranges=ranges, failed=~counted)
-        of_questions = np.nanmean(trained[counted.any(axis=1)], axis=1)  # [n] or fewer
         # [tokens]
         logprobs = np.concatenate(
             [answer.logprobs for group in rollouts.answers for answer in group]
         )
         signals = has_signal(rewards, config.method.reward_weights, rollouts.failed)  # [n]
         metrics = self.update_metrics | {
-            "reward/mean": _mean(trained[counted]),
-            "reward/se": _standard_error(of_questions),
             "reward/timeouts": failures["timeout"],
             "reward/errors": failures.total() - failures["timeout"],
             "groups/all_equal": (~signals).mean(),
@@ -75,10 +68,7 @@ class Step:
         metrics |= {
             f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"
         }
-        metrics |= {
-            f"reward/{name}": _mean(rewards[:, :, k][counted])
-            for k, name in enumerate(reward_names)
-        }
+        metrics |= _reward_metrics(rollouts, config, ranges)
         for k, fit in enumerate(self.fits):
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
             values = {
@@ -98,6 +88,22 @@ class Step:
         return metrics | speed_metrics(
             metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name()
         )
+
+
+def _reward_metrics(
+    rollouts: Rollouts, config: TrainConfig, ranges: Sequence[tuple[float, float]]
+) -> dict[str, float]:
+    """Return the means of the rewards, of the answers that training does not leave out."""
+    counted = ~rollouts.failed  # [n, m]
+    # As they are trained on: weighted, and mapped from their ranges. [n, m], nan if left out
+    trained = trained_rewards(
+        config.method, rollouts.rewards, ranges=ranges, failed=rollouts.failed
+    )
+    of_questions = np.nanmean(trained[counted.any(axis=1)], axis=1)  # [n], or fewer
+    means = {"reward/mean": _mean(trained[counted]), "reward/se": _standard_error(of_questions)}
+    for k, reward in enumerate(config.data.rewards):
+        means[f"reward/{reward_name(reward)}"] = _mean(rollouts.rewards[:, :, k][counted])
+    return means
 
 
 def _mean(values: np.ndarray) -> float:
