@@ -158,7 +158,7 @@ def run(config: EvalConfig) -> Outcome:
     (_, _, samples), comparison = jobs[0], None
     if config.base:
         _, _, base = jobs[1]
-        paired = compare(suite, base.records.values(), samples.records.values(), config.seed)
+        paired = compare(suite, base.records.values(), samples.records.values())
         comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
         with writing(samples.folder, REPEAT):
             write_json(samples.folder / "comparison.json", comparison)
