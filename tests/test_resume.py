@@ -4,6 +4,7 @@ signals.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,9 +21,24 @@ from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.data import stop_token_ids
 from bnpo.files import ROOT
 from bnpo.ranks import ECHO_SECONDS
-from bnpo.runs.folder import lock_run
+from bnpo.runs.folder import (
+    EARLIER,
+    check_output_dir,
+    claim_folder,
+    delete_earlier,
+    lock_run,
+    put_back,
+)
 from bnpo.runs.prepare import prepare_run
-from conftest import forked, free_port, make_model, refused, run_ranks, temporary_folder
+from conftest import (
+    files_of,
+    forked,
+    free_port,
+    make_model,
+    refused,
+    run_ranks,
+    temporary_folder,
+)
 
 
 def train(run, ranks, kill) -> None:
@@ -305,3 +321,131 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
     assert steps_of(run) == steps
     assert not (run / "end.json").exists()  # nothing says why
     assert (run / "last").resolve().name == f"step-{steps:06d}"
+
+
+def overwriting(run, *flags: str):
+    """The config of a new run in the folder."""
+    return parse_train_config(["--preset", "tiny", "--output-dir", str(run), *flags], False)[0]
+
+
+@pytest.fixture
+def earlier(tmp_path) -> tuple:
+    """A folder with a run, as far as --overwrite looks at it, and its files."""
+    run = tmp_path / "run"
+    texts = {"metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights", "mine.txt": "mine"}
+    texts |= {"end.json": "{}", "evals/step-000003/results.json": "{}", "wandb/id": "0"}
+    for name, text in texts.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    (run / "last").symlink_to("checkpoints/step-000003")
+    claim_folder(overwriting(run), {"which": "earlier"}, resumed=True)
+    return run, files_of(run)
+
+
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
+"""Audit events of changed folders."""
+
+
+def killed_at(change: int, action) -> bool:
+    """Run `action` in a process that is killed before its change number `change`, from 0. Return
+    whether it was.
+    """
+    if (child := os.fork()) == 0:
+        left = [change]
+
+        def count(event: str, _arguments: tuple) -> None:
+            if event in CHANGES:
+                left[0] -= 1
+                if left[0] < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        action()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_earlier_run(
+    earlier, tmp_path
+):
+    """Nor does a second start that is killed, or one that fails."""
+    source, before = earlier
+    config = overwriting(tmp_path / "copy", "--overwrite")
+    run = config.folder.output_dir
+
+    def start_and_fail() -> None:
+        claim_folder(config, {"which": "new"})
+        (run / "metrics.jsonl").write_text("of the new run")
+        put_back(run)
+
+    change, kills = 0, 0
+    while True:
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(source, run, symlinks=True)
+        if not killed_at(change, start_and_fail):
+            break
+        found = files_of(run)
+        for name, text in before.items():
+            assert text in (found.get(name), found.get(f"{EARLIER}/{name}")), (change, name)
+        killed_at(change // 2, start_and_fail)
+        check_output_dir(config)  # the same command can be repeated
+        start_and_fail()
+        assert files_of(run) == before, change
+        change, kills = change + 1, kills + 1
+    assert kills > 20
+    assert files_of(run) == before
+
+
+def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
+    run, _ = earlier
+    assert killed_at(4, lambda: claim_folder(overwriting(run), {}))
+    with refused("its earlier run is in .*, because a start with --overwrite was killed"):
+        check_output_dir(overwriting(run))
+    claim_folder(overwriting(run), {})
+    with refused("holds a run. Continue it with --resume, replace it with --overwrite, or choose"):
+        check_output_dir(overwriting(run))
+    delete_earlier(run)
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
+
+
+OVERWRITE = (*soak.FLAGS, "--steps", "1", "--overwrite")
+NO_SERVER = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": 40 * "a"}
+NO_SERVER |= {"WANDB_INIT_TIMEOUT": "2"}
+AT_START = {"SIGNAL_STEP": "step-000000"}
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("flags", "environment", "end"),
+    [
+        (("--wandb", "online"), NO_SERVER, "error: --wandb: W&B cannot start ("),
+        ((), AT_START | {"SIGNAL": "SIGTERM"}, "stopped: 0 steps"),
+        ((), AT_START | {"SIGNAL": "SIGKILL"}, ""),
+    ],
+)
+def test_an_earlier_run_is_kept_until_the_new_one_has_made_a_step(
+    flags, environment, end, earlier, tmp_path
+):
+    run, before = earlier
+    suite = tmp_path / "suite.json"
+    suite.write_text(json.dumps(soak.SUITE))
+    command = (*OVERWRITE, "--eval-suite", suite, "--output-dir", run)
+    program = "tests/programs/signalled_evaluation.py" if "SIGNAL" in environment else "train.py"
+    done = run_ranks(1, program, *command, *flags, check=False, environment=environment)
+    assert "Traceback" not in done.stdout
+    found = files_of(run)
+    del found[".lock"]
+    if end:
+        assert end in done.stdout
+        assert f"{run}: holds the earlier run again, since the new one made no step" in done.stdout
+        assert found == before
+        return
+    assert done.returncode == 128 + signal.SIGKILL
+    kept = {name: found.get(f"{EARLIER}/{name}") for name in before if name != "mine.txt"}
+    assert kept == {name: text for name, text in before.items() if name != "mine.txt"}
+    console = run_ranks(1, "train.py", *command).stdout
+    assert re.search(r"\nstep 0: pass@1 in %: arithmetic [\d.]+ [±(]", console)
+    assert "\nstep 1: pass@1 in %: arithmetic " in console
+    assert not (run / EARLIER).exists()
+    assert (run / "last").resolve().name == "step-000001"
+    assert (run / "mine.txt").exists()
