@@ -39,6 +39,7 @@ from conftest import (
     run_ranks,
     temporary_folder,
 )
+from launch import check_train_flags
 
 
 def train(run, ranks, kill) -> None:
@@ -396,6 +397,30 @@ def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_ear
     assert files_of(run) == before
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--resume", "--lr", "1e-3"], "lr was 0.0001, is 0.001. Use the old settings, or --allow"),
+        (["--resume", "--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
+        (["--train-data", "absent.jsonl"], "holds a run. Continue it with --resume, replace it"),
+    ],
+)
+def test_the_launcher_compares_settings_with_those_of_the_run_before_it_reads_data(
+    flags, message, earlier
+):
+    with refused(re.escape(message)):
+        check_train_flags(["--preset", "tiny", "--output-dir", str(earlier[0]), *flags], 1)
+
+
+def test_the_launcher_lets_settings_and_data_change_that_may_change(earlier):
+    run, _ = earlier
+    allowed = ["--resume", "--lr", "1e-3", "--allow-changes", "lr,which", "--steps", "200"]
+    assert check_train_flags(["--preset", "tiny", "--output-dir", str(run), *allowed], 1) is None
+    (run / "config.json").write_text('{"model_type": "qwen2"}')
+    with refused("its config.json is of no run; choose another --output-dir"):
+        check_train_flags(["--preset", "tiny", "--output-dir", str(run), "--resume"], 1)
+
+
 def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
     run, _ = earlier
     assert killed_at(4, lambda: claim_folder(overwriting(run), {}))
@@ -408,7 +433,7 @@ def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
 
 
-OVERWRITE = (*soak.FLAGS, "--steps", "1", "--overwrite")
+OVERWRITE = (*soak.FLAGS, "--steps", "2", "--save-every", "0", "--overwrite")
 NO_SERVER = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": 40 * "a"}
 NO_SERVER |= {"WANDB_INIT_TIMEOUT": "2"}
 AT_START = {"SIGNAL_STEP": "step-000000"}
@@ -445,7 +470,7 @@ def test_an_earlier_run_is_kept_until_the_new_one_has_made_a_step(
     assert kept == {name: text for name, text in before.items() if name != "mine.txt"}
     console = run_ranks(1, "train.py", *command).stdout
     assert re.search(r"\nstep 0: pass@1 in %: arithmetic [\d.]+ [±(]", console)
-    assert "\nstep 1: pass@1 in %: arithmetic " in console
+    assert "\nstep 2: pass@1 in %: arithmetic " in console
     assert not (run / EARLIER).exists()
-    assert (run / "last").resolve().name == "step-000001"
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
     assert (run / "mine.txt").exists()

@@ -155,6 +155,8 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     new = flat_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
     old = read_json(folder / "config.json", "--resume needs the run's settings")
+    if "preset" not in old:
+        raise InputError(f"{folder}: its config.json is of no run; choose another --output-dir")
     if unknown := sorted(allowed - set(new) - set(old)):
         raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     changes = {}

@@ -120,9 +120,11 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         raise InputError(
             "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
         )
-    problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
+    if resumed:
+        check_changes(config, {})  # the settings; below also what they name
+    problems, source_facts = load_sources(config.data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
     if checkpoint:
