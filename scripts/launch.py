@@ -154,7 +154,7 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     Returns the configuration if it names a model folder, which remains to be checked.
     """
     from bnpo.data import check_enough, load_sources
-    from bnpo.evaluation.suites import dataset_problems, load_suite
+    from bnpo.evaluation.suites import load_suite, suite_problems
     from bnpo.policy.folder import local_folder, model_folder
     from bnpo.runs.folder import check_changes, check_output_dir
 
@@ -171,8 +171,7 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     problems, _ = load_sources(config.data.train_data, config.columns)
     check_enough(problems, config.batch.questions_per_step, " ".join(config.data.train_data))
     if config.logging.eval_every:
-        for dataset in load_suite(config.logging.eval_suite).datasets.values():
-            dataset_problems(dataset)
+        suite_problems(load_suite(config.logging.eval_suite))
     if resumed or not local_folder(config.data.model):
         return None
     model_folder(config.data.model)

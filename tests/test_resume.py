@@ -40,6 +40,7 @@ from conftest import (
     temporary_folder,
 )
 from launch import check_train_flags
+from processes import killed_at
 
 
 def train(run, ranks, kill) -> None:
@@ -341,29 +342,6 @@ def earlier(tmp_path) -> tuple:
     (run / "last").symlink_to("checkpoints/step-000003")
     claim_folder(overwriting(run), {"which": "earlier"}, resumed=True)
     return run, files_of(run)
-
-
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-"""Audit events of changed folders."""
-
-
-def killed_at(change: int, action) -> bool:
-    """Run `action` in a process that is killed before its change number `change`, from 0. Return
-    whether it was.
-    """
-    if (child := os.fork()) == 0:
-        left = [change]
-
-        def count(event: str, _arguments: tuple) -> None:
-            if event in CHANGES:
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        action()
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
 def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_earlier_run(

@@ -1,7 +1,10 @@
 """Scores, their errors, what a difference must be to be found, and the files of an evaluation."""
 
+import errno
 import json
 import os
+import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from transformers import AutoTokenizer
 
 import compare as compare_script
 from bnpo.config import TINY_MODEL, Planning
-from bnpo.evaluation.program import EvalConfig
+from bnpo.evaluation.program import EvalConfig, run
 from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
     compare,
@@ -26,6 +29,7 @@ from bnpo.evaluation.scores import (
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
 from bnpo.planning import dry_run_evaluation
+from conftest import python, refused
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():
@@ -293,6 +297,70 @@ def test_two_evaluations_do_not_write_the_same_samples(tmp_path, evaluation):
     Samples(tmp_path, evaluation.sample_keys(), {}).close()
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_a_line(number, tmp_path, evaluation, monkeypatch):
+    def no_locks(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    with refused(
+        rf"{tmp_path}: cannot be written \({os.strerror(number)}\); choose another --output"
+    ):
+        Samples(tmp_path, evaluation.sample_keys(), {})
+
+
+def test_samples_that_cannot_be_written_are_a_line(tmp_path, evaluation):
+    (tmp_path / "samples.jsonl").mkdir()
+    write_json(tmp_path / "protocol.json", {})
+    with refused(r"cannot be written \(Is a directory\); choose another --output-dir"):
+        Samples(tmp_path, evaluation.sample_keys(), {})
+
+
+@pytest.mark.program
+def test_a_regrade_that_is_killed_between_two_files_mixes_no_rules(tmp_path, evaluation):
+    """By the old rule all boxes are right, and by the new one the numbers behind them wrong."""
+    folder, protocol = tmp_path / "out", evaluation.protocol("x", TINY_MODEL, "0", "float32")
+    samples = Samples(folder, evaluation.sample_keys(), protocol)
+    for key in evaluation.sample_keys():
+        answer = evaluation.problems[key[0]][key[1]].answer
+        record = dict(zip(("dataset", "index", "repetition"), key, strict=True))
+        record |= {"id": evaluation.problems[key[0]][key[1]].id, "seed": 0, "tokens": 9}
+        record |= {"text": rf"\boxed{{{answer}}}, not -7", "finish_reason": "stop"}
+        samples.add(record | {"answer": answer, "correct": True, "verdicts": {"default": True}})
+    samples.close()
+    write_json(
+        folder / "results.json",
+        score_all(evaluation.suite, samples.records.values(), samples.protocol),
+    )
+    rules = []
+    for change in range(100):
+        copy = tmp_path / str(change)
+        shutil.copytree(folder, copy)
+        done = python("tests/programs/killed_regrade.py", copy, change)
+        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        rule = json.loads((copy / "protocol.json").read_text())["grader"]
+        right = rule == "default"
+        # Who opens the folder again, or compares it, sees the rule of its protocol.
+        again = Samples(
+            copy, evaluation.sample_keys(), json.loads((copy / "protocol.json").read_text())
+        )
+        again.close()
+        assert {record["correct"] for record in again.records.values()} == {right}
+        assert {record["answer"] == "-7" for record in again.records.values()} == {not right}
+        means = compare_script.problem_means(copy, again.protocol)["arithmetic"]
+        assert means.tolist() == [right] * 3
+        results = json.loads((copy / "results.json").read_text())
+        assert results["average"]["pass1"] == (results["protocol"]["grader"] == "default")
+        rules.append(rule)
+        finished = run(EvalConfig(regrade=copy, grader="last_number")).results[0]
+        assert finished["average"]["pass1"] == 0
+        assert set(finished["average"]["by_rule"]) == {"last_number", "default", "paper"}
+        if done.returncode == 0:
+            break
+    assert rules[-1] == "last_number"
+    assert rules.count("default") >= 4
+
+
 def test_a_full_disk_is_a_line_that_says_how_to_continue(tmp_path, evaluation, records):
     samples = Samples(tmp_path, evaluation.sample_keys(), {})
     with open("/dev/full", "w") as full:
@@ -317,10 +385,12 @@ def test_samples_of_something_else_are_refused(tmp_path, evaluation, records, li
 
 def test_a_results_folder_is_only_taken_up_under_the_same_protocol(tmp_path):
     folder = tmp_path / "results"
-    protocol = {"seed": 0, "checkpoint_sha256": "a", "suite": {"repetitions": 16}}
+    protocol = {"ckpt": "mine", "seed": 0, "checkpoint_sha256": "a", "suite": {"repetitions": 16}}
     protocol |= {"run": {"steps": 2}}
     claimed(folder, protocol)
     assert claimed(folder, protocol | {"run": {"steps": 4}}) == protocol  # resumed since
+    # Another spelling of the path of the same model
+    assert claimed(folder, protocol | {"ckpt": "./mine/../mine"}) == protocol
     (folder / "samples.jsonl").write_text("precious")
     for change, name in (
         ({"checkpoint_sha256": "b"}, "checkpoint_sha256"),

@@ -127,15 +127,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    if checkpoint:
-        model = adapter_base(checkpoint) or checkpoint
-    else:
-        model = model_folder(config.data.model, weights=False)
-        if adapter_base(model):
-            raise InputError(
-                f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it "
-                "first"
-            )
+    model = starting_model(config, checkpoint)
     if not resumed:
         check_apart(model, folder)
     suite = None
@@ -143,22 +135,15 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         suite = override(load_suite(config.logging.eval_suite), (), None, config.data.grader)
     longest = longest_sequence(config, suite)
     tokenizer = prepare_tokenizer(config, model, longest)
-    if not checkpoint:
-        model_folder(config.data.model)  # only now, since weights may be downloaded
-    plan = plan_here(config, model, longest)
-    engine = EngineSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-        tensor_parallel=config.hardware.sampler_ranks,
-    )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
     kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
     check_format(config.data.rewards, tokenizer.decode(prompts[0]))
+    if not checkpoint:
+        model_folder(config.data.model)  # after the data, since weights may be downloaded
+    plan = plan_here(config, model, longest)
+    engine = engine_settings(config, plan, longest)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {
         "data_sha256": content_hash(problems),
@@ -185,6 +170,32 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     return PreparedRun(
         config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
+    )
+
+
+def starting_model(config: TrainConfig, checkpoint: Path | None) -> Path:
+    """Return the folder that learner and sampler load: of the checkpoint, of --model, or of the
+    model under an adapter. Weights of --model need not be there yet. Raises InputError.
+    """
+    if checkpoint:
+        return adapter_base(checkpoint) or checkpoint
+    model = model_folder(config.data.model, weights=False)
+    if adapter_base(model):
+        raise InputError(
+            f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first"
+        )
+    return model
+
+
+def engine_settings(config: TrainConfig, plan: MemoryPlan, longest: int) -> EngineSettings:
+    """Return the settings of a sampler of prompts and answers of up to `longest` tokens."""
+    return EngineSettings(
+        max_tokens=longest,
+        dtype=config.hardware.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.hardware.enforce_eager,
+        tensor_parallel=config.hardware.sampler_ranks,
     )
 
 
