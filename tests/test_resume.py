@@ -35,9 +35,11 @@ from conftest import (
     forked,
     free_port,
     make_model,
+    python,
     refused,
     run_ranks,
     temporary_folder,
+    users_environment,
 )
 from launch import check_train_flags
 from processes import killed_at
@@ -411,6 +413,35 @@ def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
 
 
+OTHER_LAUNCHERS = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "MV2_COMM_WORLD_LOCAL_RANK": "3",
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "PMIX_RANK": "3",
+    "PALS_LOCAL_RANKID": "3",
+    "MPI_LOCALRANKID": "3",
+}
+SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("has_launcher", [False, True])
+def test_leftovers_of_other_launchers_are_removed_and_slurms_job_stays(has_launcher):
+    """Slurm's own variables stay: srun needs them, and nothing takes them for a rank."""
+    ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    ours |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    torchrun = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    given = OTHER_LAUNCHERS | SLURM | torchrun | (ours if has_launcher else {"RANK": "3"})
+    code = "import json, os; from bnpo.environment import setup_environment; setup_environment()\n"
+    code += "print(json.dumps(dict(os.environ)))"
+    after = json.loads(python("-c", code, environment=users_environment() | given).stdout)
+    expected = SLURM | (ours | torchrun if has_launcher else {})
+    assert {name: after[name] for name in given if name in after} == expected
+
+
 OVERWRITE = (*soak.FLAGS, "--steps", "2", "--save-every", "0", "--overwrite")
 NO_SERVER = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": 40 * "a"}
 NO_SERVER |= {"WANDB_INIT_TIMEOUT": "2"}
@@ -446,7 +477,7 @@ def test_an_earlier_run_is_kept_until_the_new_one_has_made_a_step(
     assert done.returncode == 128 + signal.SIGKILL
     kept = {name: found.get(f"{EARLIER}/{name}") for name in before if name != "mine.txt"}
     assert kept == {name: text for name, text in before.items() if name != "mine.txt"}
-    console = run_ranks(1, "train.py", *command).stdout
+    console = run_ranks(1, "train.py", *command, environment=OTHER_LAUNCHERS | SLURM).stdout
     assert re.search(r"\nstep 0: pass@1 in %: arithmetic [\d.]+ [±(]", console)
     assert "\nstep 2: pass@1 in %: arithmetic " in console
     assert not (run / EARLIER).exists()
