@@ -17,6 +17,7 @@ import soak
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+import demo
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.data import stop_token_ids
 from bnpo.files import ROOT
@@ -411,6 +412,23 @@ def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
         check_output_dir(overwriting(run))
     delete_earlier(run)
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
+
+
+def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):
+    folder, old = tmp_path / "demo", tmp_path / "demo.old"
+    for mine in (folder, old):
+        mine.mkdir()
+        (mine / "thesis.tex").write_text("mine")
+        with refused(f"{mine}: holds no demo; move it away, or choose another --output-dir"):
+            demo.move_aside(folder)
+        (mine / "thesis.tex").unlink()
+    (folder / "base").mkdir()
+    for name in ("base/protocol.json", "summary.json"):
+        (folder / name).touch()
+    for _ in range(2):  # the second time there is none, as after a demo that failed
+        assert demo.move_aside(folder) == old
+        assert not folder.exists()
+        assert (old / "summary.json").exists()
 
 
 OTHER_LAUNCHERS = {
