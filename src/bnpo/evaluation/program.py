@@ -348,15 +348,16 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
         changes += changed_verdicts(old, new, reference)
         # The verdict of the old rule stays, so that a regrade which is killed leaves scores by
         # either rule.
-        verdicts = old.get("verdicts", {protocol["grader"]: old["correct"]})
-        new["verdicts"].setdefault(protocol["grader"], verdicts[protocol["grader"]])
+        kept = old.get("verdicts", {}).get(protocol["grader"], old["correct"])
+        new["verdicts"].setdefault(protocol["grader"], kept)
     graded = {name: value for name, value in protocol.items() if name != "grader_sha256"}
     graded |= grader_identity(suite) | {"graded_by": list(records[0]["verdicts"])}
     graded["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
     results = score_all(suite, records, graded)
-    with writing(folder):
-        write_json_lines(folder / "changed_verdicts.jsonl", changes)
-        write_json_lines(folder / "samples.jsonl", records)
+    cure = "free some disk space, then repeat the command"
+    with writing(folder, cure):
+        write_json_lines(folder / "changed_verdicts.jsonl", changes, cure)
+        write_json_lines(folder / "samples.jsonl", records, cure)
         write_json(folder / "results.json", results)  # names its rule itself
         (folder / "comparison.json").unlink(missing_ok=True)
         # The rule changes here, for all who read the samples (`read_records`)

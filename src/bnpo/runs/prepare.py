@@ -157,12 +157,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts |= input_hashes(config, model, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
-    lock = lock_run(folder) if rank == 0 else None
-    # The folder was read without the lock, when another process could still train in it.
-    if lock and resumed and find_checkpoint(folder, ranks) != progress:
-        raise InputError(f"{folder}: another process trained in it until now. Start again")
-    if lock and not resumed:
-        check_output_dir(config)
+    lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
     data, example = config.data, kept_problems[0].answer
     grader = Grader(
         data.rewards, grader=data.grader, users_range=data.reward_range, example=example
@@ -171,6 +166,19 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     return PreparedRun(
         config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
     )
+
+
+def lock_unchanged(config: TrainConfig, ranks: int, progress: Progress, resumed: bool) -> FileLock:
+    """Lock the run's folder, and check what could have changed while it was read without the lock.
+    Raises InputError.
+    """
+    folder = config.folder.output_dir
+    lock = lock_run(folder)
+    if not resumed:
+        check_output_dir(config)
+    elif find_checkpoint(folder, ranks) != progress:
+        raise InputError(f"{folder}: another process trained in it until now. Start again")
+    return lock
 
 
 def starting_model(config: TrainConfig, checkpoint: Path | None) -> Path:
