@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.environment import run_program
-from bnpo.evaluation.scores import describe_difference, paired_bootstrap
-from bnpo.files import InputError, read_json, whole_json_lines
+from bnpo.evaluation.protocol import read_records
+from bnpo.evaluation.scores import describe_difference, paired_differences
+from bnpo.files import InputError, read_json
 from study.statistics import holm
 
 Means = dict[str, np.ndarray]
@@ -40,7 +41,7 @@ def problem_means(folder: Path, protocol: dict) -> Means:
         name: np.zeros(dataset["problems"])
         for name, dataset in protocol["suite"]["datasets"].items()
     }
-    records = whole_json_lines(folder / "samples.jsonl")
+    records = read_records(folder, protocol)
     expected = sum(
         dataset["problems"] * dataset["repetitions"]
         for dataset in protocol["suite"]["datasets"].values()
@@ -88,7 +89,7 @@ def main(args: Args) -> None:
     base, *others = read(args.folders)
     reports = []
     for means in others:
-        report = paired_bootstrap({name: means[name] - base[name] for name in base}, seed=0)
+        report = paired_differences({name: means[name] - base[name] for name in base})
         reports.append(report.get("average") or next(iter(report.values())))
     adjusted = holm([report["p_value"] for report in reports])
     table = Table(f"minus {args.folders[0]}", box=SIMPLE_HEAD, pad_edge=False)

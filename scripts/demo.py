@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bnpo.environment import parse_command, setup_environment
+from bnpo.environment import run_program, setup_environment
 
 setup_environment()
 
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.config import PRESETS, preset_config
-from bnpo.files import ROOT, whole_json_lines
+from bnpo.files import ROOT, InputError, whole_json_lines
 from bnpo.report.page import write_page
 
 
@@ -58,8 +58,8 @@ class Args:
     """Model to train: the tiny one, or SmolLM2-135M-Instruct, which scripts/get_model.py fetches
     if it is missing."""
     output_dir: Path | None = None
-    """Folder for the run, the evaluations, summary.json and report.html. An existing folder is
-    deleted first. The default is runs/demo, or runs/demo-smollm2."""
+    """Folder for the run, the evaluations, summary.json and report.html. An earlier demo in it is
+    replaced. The default is runs/demo, or runs/demo-smollm2."""
     steps: int | None = None
     """Training steps. The default is 60, or 15 for smollm2."""
     ranks: int | None = None
@@ -97,7 +97,7 @@ def main(args: Args) -> None:
     steps, ranks = args.steps or demo.steps, args.ranks or demo.ranks
     name = "demo" if args.model == "tiny" else f"demo-{args.model}"
     folder = (args.output_dir or ROOT / "runs" / name).resolve()  # train.py and eval.py run in ROOT
-    shutil.rmtree(folder, ignore_errors=True)
+    earlier = move_aside(folder)
     run_dir = folder / "run"
     if args.model == "smollm2":
         run(sys.executable, "scripts/get_model.py", "smollm2")
@@ -133,7 +133,23 @@ def main(args: Args) -> None:
     Console().print(results_table(args.model, summary, ranks))
     page = folder / "report.html"
     write_page(page, [run_dir, folder / "base", folder / "final"])
+    shutil.rmtree(earlier, ignore_errors=True)
     print(f"open in a browser to see the run, its answers and the evaluations: {page.as_uri()}")
+
+
+def move_aside(folder: Path) -> Path:
+    """Return FOLDER.old, to which a finished demo in `folder` is moved until the new one is done.
+    An unfinished one is deleted. Raises InputError for a folder of something else.
+    """
+    earlier = folder.with_name(f"{folder.name}.old")
+    for path in (folder, earlier):
+        if path.exists() and any(path.iterdir()) and not (path / "base" / "protocol.json").exists():
+            raise InputError(f"{path}: holds no demo; move it away, or choose another --output-dir")
+    if (folder / "summary.json").exists():
+        shutil.rmtree(earlier, ignore_errors=True)
+        folder.rename(earlier)
+    shutil.rmtree(folder, ignore_errors=True)
+    return earlier
 
 
 def results_table(model: str, summary: dict, ranks: int) -> Table:
@@ -153,4 +169,4 @@ def results_table(model: str, summary: dict, ranks: int) -> Table:
 
 
 if __name__ == "__main__":
-    main(parse_command(Args, description=__doc__))
+    run_program(main, Args, description=__doc__)

@@ -154,24 +154,25 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     Returns the configuration if it names a model folder, which remains to be checked.
     """
     from bnpo.data import check_enough, load_sources
-    from bnpo.evaluation.suites import dataset_problems, load_suite
+    from bnpo.evaluation.suites import load_suite, suite_problems
     from bnpo.policy.folder import check_weights, local_folder, model_folder
-    from bnpo.runs.folder import check_output_dir
+    from bnpo.runs.folder import check_changes, check_output_dir
 
     config, _ = parse_train_config(argv, expects_cuda())
     check_config(config, config.planning.gpus or ranks)
     if config.planning.dry_run:
         return None
+    resumed = config.folder.resume and (config.folder.output_dir / "config.json").exists()
+    if resumed:
+        check_changes(config, {})
+    else:
+        check_output_dir(config)
     # A data set of the hub is downloaded here, once, and all ranks find it in the cache.
     problems, _ = load_sources(config.data.train_data, config.columns)
     check_enough(problems, config.batch.questions_per_step, " ".join(config.data.train_data))
     if config.logging.eval_every:
-        for dataset in load_suite(config.logging.eval_suite).datasets.values():
-            dataset_problems(dataset)
-    if config.folder.resume:
-        return None
-    check_output_dir(config)
-    if not local_folder(config.data.model):
+        suite_problems(load_suite(config.logging.eval_suite))
+    if resumed or not local_folder(config.data.model):
         return None
     # Whether the weights are complete is for `check_model_folder`, which imports torch.
     check_weights(model_folder(config.data.model, weights=False, adapters=False))

@@ -20,7 +20,7 @@ from bnpo.config import (
 from bnpo.files import InputError
 from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
-from bnpo.runs.folder import check_output_dir, claim_folder, lock_run
+from bnpo.runs.folder import check_output_dir, claim_folder, delete_earlier, lock_run
 from bnpo.runs.prepare import local_sources, prepare_run
 from conftest import files_of, refused
 
@@ -389,7 +389,7 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("precious")
     with pytest.raises(
         InputError,
-        match=r"holds a run\. Delete it with --overwrite, or choose another --output-dir",
+        match=r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose",
     ):
         check_output_dir(config)
     config = parse("--output-dir", str(tmp_path), "--overwrite")
@@ -397,6 +397,7 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     assert (tmp_path / "metrics.jsonl").read_text() == "precious"
     claim_folder(config, {})
+    delete_earlier(tmp_path)  # as after the first step
     assert set(files_of(tmp_path)) == {"config.json", "mine.txt"}
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,7 +19,7 @@ import pytest
 
 from bnpo.config import TINY_MODEL
 from bnpo.environment import parse_command
-from bnpo.evaluation.program import EvalConfig, prepare_jobs, run
+from bnpo.evaluation.program import EvalConfig, chosen_suite, prepare_jobs, run
 from bnpo.files import ROOT, InputError
 from conftest import forked, json_lines, run_ranks
 
@@ -214,6 +215,7 @@ def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
 
 
 NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repetitions": 1}}}
+NO_SETS = NO_DATA["datasets"] | {"AMC": {"data": "data/nowhere/amc23.jsonl", "repetitions": 1}}
 
 
 @pytest.mark.parametrize(
@@ -249,6 +251,11 @@ NO_DATA = {"datasets": {"MATH500": {"data": "data/nowhere/math500.jsonl", "repet
             NO_DATA,
             "math500.jsonl: no such data file; `python scripts/prepare_data.py --only math500` "
             "downloads",
+        ),
+        (
+            ("--ckpt", "Qwen/never-downloaded"),  # data are looked for before the model
+            {"datasets": NO_SETS},
+            "amc23.jsonl: no such data files; `python scripts/prepare_data.py --only math500 amc",
         ),
         (
             (),
@@ -304,3 +311,41 @@ def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp
         tmp_path / "out",
         tmp_path / "out" / "base",
     ]
+
+
+def test_the_same_model_by_another_path_is_the_same_evaluation(tmp_path, monkeypatch):
+    monkeypatch.setattr("bnpo.evaluation.program.ROOT", tmp_path)
+    model = tmp_path / "model"
+    shutil.copytree(TINY_MODEL, model)
+    (tmp_path / "link").symlink_to(model)
+    shutil.copytree(model, tmp_path / "copy")
+    folders = set()
+    for name in (model, f"{model}/../model/", tmp_path / "link", tmp_path / "copy"):
+        config = EvalConfig(str(name), suite="arithmetic", limit=2)
+        [(_, _, samples)] = prepare_jobs(config, "float32")
+        samples.close()
+        folders.add(samples.folder)
+    assert len(folders) == 1
+    with pytest.raises(InputError, match=f"--base: {model} is the same model as {TINY_MODEL}"):
+        prepare_jobs(
+            EvalConfig(str(TINY_MODEL), base=str(model), suite="arithmetic", limit=2), "float32"
+        )
+    (model / "config.json").write_text((model / "config.json").read_text() + " ")
+    [(_, _, samples)] = prepare_jobs(EvalConfig(str(model), suite="arithmetic", limit=2), "float32")
+    samples.close()
+    assert samples.folder not in folders
+
+
+def test_greedy_answers_are_sampled_once_and_a_line_says_so(tmp_path, capsys):
+    flags = ("--suite", "word-problems-greedy", "--limit", "2", "--repetitions", "16")
+    folder = ("--output-dir", str(tmp_path / "out"))
+    config = parse_command(EvalConfig, ["--ckpt", str(TINY_MODEL), *flags, *folder])
+    suite = chosen_suite(config, TINY_MODEL)
+    assert [dataset.repetitions for dataset in suite.datasets.values()] == [1]
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "suite word-problems-greedy: at temperature 0 all answers to a problem "
+    )
+    assert printed.endswith("once (repetitions asked for: word-problems 16)\n")
+    chosen_suite(replace(config, repetitions=()), TINY_MODEL)
+    assert capsys.readouterr().out == ""

@@ -110,7 +110,7 @@ def test_ranks_get_the_gpus_that_are_visible(visible, ranks, flags, monkeypatch)
             5,
             "--questions-per-step 3 cannot be divided by 2 ranks. Use a multiple of 2",
         ),
-        (("--output-dir", "{run}"), 5, "run: holds a run. Delete it with --overwrite"),
+        (("--output-dir", "{run}"), 5, "run: holds a run. Continue it with --resume, replace it"),
         # By code of transformers:
         (
             ("--model", "{gemma2}"),
@@ -133,7 +133,7 @@ def test_a_refusal_is_one_line_within_seconds(flags, seconds, message, tmp_path)
     folders = {name: tmp_path / name for name in ("gemma2", "unsafe", "short", "run")}
     for folder in folders.values():
         shutil.copytree(TINY_MODEL, folder)
-    (tmp_path / "run" / "metrics.jsonl").touch()
+    (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
     (tmp_path / "run" / "raises.jinja").write_text("{{ raise_exception('no') }}")
     family_config("gemma2", **NOT_TRAINED["gemma2"][0]).save_pretrained(tmp_path / "gemma2")
     family_config("qwen2", vocab_size=200).save_pretrained(tmp_path / "short")

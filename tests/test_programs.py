@@ -14,15 +14,59 @@ from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.config import TINY_MODEL
+from bnpo.config import TINY_MODEL, flat_settings, parse_train_config
 from bnpo.data import Columns, built_in_problems, content_hash, load_problems
 from bnpo.files import write_json_lines
 from bnpo.report.run_files import summary
 from bnpo.rollouts import trained_groups
 from bnpo.runs.checkpoint import find_checkpoint
-from conftest import json_lines, make_model, run_ranks
+from conftest import json_lines, make_model, refused, run_ranks
 
 pytestmark = pytest.mark.sampler
+
+
+def parsed(*flags: str) -> dict:
+    return flat_settings(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0])
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *((flag, 0) for flag in ("eval_every", "save_every", "rollouts_every", "keep", "steps")),
+        *((flag, 0) for flag in ("watch_questions", "resample_rounds", "warmup_steps", "seed")),
+        *((flag, None) for flag in ("top_k", "importance_cap")),
+    ],
+)
+def test_0_switches_off_and_is_refused_nowhere_else(flag, value):
+    settings = parsed(f"--{flag}", "0")
+    assert settings == parsed() | {flag: value}
+    assert type(settings[flag]) is type(value)
+
+
+@pytest.mark.parametrize("flag", ["--epochs", "--lr", "--max-bad-steps", "--mini-batches"])
+def test_0_is_refused_where_every_run_needs_a_value(flag):
+    with refused(f"^{flag}: is 0.*, must be greater than 0"):
+        parsed(flag, "0")
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        (["--rewards", "accuracy", "format"], "--rewards accuracy,format"),
+        (["--rewards=accuracy,", "format", "--lr", "1e-3"], "--rewards accuracy,format"),
+        (["--allow_changes", "lr", "seed"], "--allow-changes lr,seed"),
+    ],
+)
+def test_names_that_are_separated_by_blanks_get_a_hint(flags, hint):
+    with refused(f"separate names by commas, without blanks: {hint}$"):
+        parsed(*flags)
+
+
+def test_a_mistyped_flag_gets_the_right_one(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--lrr", "1e-3")
+    assert "Perhaps you meant" in (printed := "".join(capsys.readouterr()))
+    assert "--lr FLOAT" in printed
 
 
 EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)

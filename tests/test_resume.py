@@ -4,6 +4,7 @@ signals.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,13 +17,33 @@ import soak
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+import demo
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.data import stop_token_ids
 from bnpo.files import ROOT
 from bnpo.ranks import ECHO_SECONDS
-from bnpo.runs.folder import lock_run
+from bnpo.runs.folder import (
+    EARLIER,
+    check_output_dir,
+    claim_folder,
+    delete_earlier,
+    lock_run,
+    put_back,
+)
 from bnpo.runs.prepare import prepare_run
-from conftest import forked, free_port, make_model, refused, run_ranks, temporary_folder
+from conftest import (
+    files_of,
+    forked,
+    free_port,
+    make_model,
+    python,
+    refused,
+    run_ranks,
+    temporary_folder,
+    users_environment,
+)
+from launch import check_train_flags
+from processes import killed_at
 
 
 def train(run, ranks, kill) -> None:
@@ -305,3 +326,178 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
     assert steps_of(run) == steps
     assert not (run / "end.json").exists()  # nothing says why
     assert (run / "last").resolve().name == f"step-{steps:06d}"
+
+
+def overwriting(run, *flags: str):
+    """The config of a new run in the folder."""
+    return parse_train_config(["--preset", "tiny", "--output-dir", str(run), *flags], False)[0]
+
+
+@pytest.fixture
+def earlier(tmp_path) -> tuple:
+    """A folder with a run, as far as --overwrite looks at it, and its files."""
+    run = tmp_path / "run"
+    texts = {"metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights", "mine.txt": "mine"}
+    texts |= {"end.json": "{}", "evals/step-000003/results.json": "{}", "wandb/id": "0"}
+    for name, text in texts.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(text)
+    (run / "last").symlink_to("checkpoints/step-000003")
+    claim_folder(overwriting(run), {"which": "earlier"}, resumed=True)
+    return run, files_of(run)
+
+
+def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_earlier_run(
+    earlier, tmp_path
+):
+    """Nor does a second start that is killed, or one that fails."""
+    source, before = earlier
+    config = overwriting(tmp_path / "copy", "--overwrite")
+    run = config.folder.output_dir
+
+    def start_and_fail() -> None:
+        claim_folder(config, {"which": "new"})
+        (run / "metrics.jsonl").write_text("of the new run")
+        put_back(run)
+
+    change, kills = 0, 0
+    while True:
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(source, run, symlinks=True)
+        if not killed_at(change, start_and_fail):
+            break
+        found = files_of(run)
+        for name, text in before.items():
+            assert text in (found.get(name), found.get(f"{EARLIER}/{name}")), (change, name)
+        killed_at(change // 2, start_and_fail)
+        check_output_dir(config)  # the same command can be repeated
+        start_and_fail()
+        assert files_of(run) == before, change
+        change, kills = change + 1, kills + 1
+    assert kills > 20
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--resume", "--lr", "1e-3"], "lr was 0.0001, is 0.001. Use the old settings, or --allow"),
+        (["--resume", "--allow-changes", "luck"], "--allow-changes: there is no setting 'luck'"),
+        (["--train-data", "absent.jsonl"], "holds a run. Continue it with --resume, replace it"),
+    ],
+)
+def test_the_launcher_compares_settings_with_those_of_the_run_before_it_reads_data(
+    flags, message, earlier
+):
+    with refused(re.escape(message)):
+        check_train_flags(["--preset", "tiny", "--output-dir", str(earlier[0]), *flags], 1)
+
+
+def test_the_launcher_lets_settings_and_data_change_that_may_change(earlier):
+    run, _ = earlier
+    allowed = ["--resume", "--lr", "1e-3", "--allow-changes", "lr,which", "--steps", "200"]
+    assert check_train_flags(["--preset", "tiny", "--output-dir", str(run), *allowed], 1) is None
+    (run / "config.json").write_text('{"model_type": "qwen2"}')
+    with refused("its config.json is of no run; choose another --output-dir"):
+        check_train_flags(["--preset", "tiny", "--output-dir", str(run), "--resume"], 1)
+
+
+def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
+    run, _ = earlier
+    assert killed_at(4, lambda: claim_folder(overwriting(run), {}))
+    with refused("its earlier run is in .*, because a start with --overwrite was killed"):
+        check_output_dir(overwriting(run))
+    claim_folder(overwriting(run), {})
+    with refused("holds a run. Continue it with --resume, replace it with --overwrite, or choose"):
+        check_output_dir(overwriting(run))
+    delete_earlier(run)
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
+
+
+def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):
+    folder, old = tmp_path / "demo", tmp_path / "demo.old"
+    for mine in (folder, old):
+        mine.mkdir()
+        (mine / "thesis.tex").write_text("mine")
+        with refused(f"{mine}: holds no demo; move it away, or choose another --output-dir"):
+            demo.move_aside(folder)
+        (mine / "thesis.tex").unlink()
+    (folder / "base").mkdir()
+    for name in ("base/protocol.json", "summary.json"):
+        (folder / name).touch()
+    for _ in range(2):  # the second time there is none, as after a demo that failed
+        assert demo.move_aside(folder) == old
+        assert not folder.exists()
+        assert (old / "summary.json").exists()
+
+
+OTHER_LAUNCHERS = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "MV2_COMM_WORLD_LOCAL_RANK": "3",
+    "PMI_RANK": "3",
+    "PMI_SIZE": "4",
+    "PMIX_RANK": "3",
+    "PALS_LOCAL_RANKID": "3",
+    "MPI_LOCALRANKID": "3",
+}
+SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("has_launcher", [False, True])
+def test_leftovers_of_other_launchers_are_removed_and_slurms_job_stays(has_launcher):
+    """Slurm's own variables stay: srun needs them, and nothing takes them for a rank."""
+    ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    ours |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    torchrun = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    given = OTHER_LAUNCHERS | SLURM | torchrun | (ours if has_launcher else {"RANK": "3"})
+    code = "import json, os; from bnpo.environment import setup_environment; setup_environment()\n"
+    code += "print(json.dumps(dict(os.environ)))"
+    after = json.loads(python("-c", code, environment=users_environment() | given).stdout)
+    expected = SLURM | (ours | torchrun if has_launcher else {})
+    assert {name: after[name] for name in given if name in after} == expected
+
+
+OVERWRITE = (*soak.FLAGS, "--steps", "2", "--save-every", "0", "--overwrite")
+NO_SERVER = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": 40 * "a"}
+NO_SERVER |= {"WANDB_INIT_TIMEOUT": "2"}
+AT_START = {"SIGNAL_STEP": "step-000000"}
+
+
+@pytest.mark.sampler
+@pytest.mark.parametrize(
+    ("flags", "environment", "end"),
+    [
+        (("--wandb", "online"), NO_SERVER, "error: --wandb: W&B cannot start ("),
+        ((), AT_START | {"SIGNAL": "SIGTERM"}, "stopped: 0 steps"),
+        ((), AT_START | {"SIGNAL": "SIGKILL"}, ""),
+    ],
+)
+def test_an_earlier_run_is_kept_until_the_new_one_has_made_a_step(
+    flags, environment, end, earlier, tmp_path
+):
+    run, before = earlier
+    suite = tmp_path / "suite.json"
+    suite.write_text(json.dumps(soak.SUITE))
+    command = (*OVERWRITE, "--eval-suite", suite, "--output-dir", run)
+    program = "tests/programs/signalled_evaluation.py" if "SIGNAL" in environment else "train.py"
+    done = run_ranks(1, program, *command, *flags, check=False, environment=environment)
+    assert "Traceback" not in done.stdout
+    found = files_of(run)
+    del found[".lock"]
+    if end:
+        assert end in done.stdout
+        assert f"{run}: holds the earlier run again, since the new one made no step" in done.stdout
+        assert found == before
+        return
+    assert done.returncode == 128 + signal.SIGKILL
+    kept = {name: found.get(f"{EARLIER}/{name}") for name in before if name != "mine.txt"}
+    assert kept == {name: text for name, text in before.items() if name != "mine.txt"}
+    console = run_ranks(1, "train.py", *command, environment=OTHER_LAUNCHERS | SLURM).stdout
+    assert re.search(r"\nstep 0: pass@1 in %: arithmetic [\d.]+ [±(]", console)
+    assert "\nstep 2: pass@1 in %: arithmetic " in console
+    assert not (run / EARLIER).exists()
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
+    assert (run / "mine.txt").exists()

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -105,7 +106,7 @@ class SamplingSettings:
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
     top_k: Positive[int | None] = None
-    """Draw every token from the K most likely ones only."""
+    """Draw every token from the K most likely ones only. 0: from all."""
     top_k_in_learner: bool = True
     """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient
     is biased."""
@@ -153,7 +154,7 @@ class UpdateSettings:
     importance_cap: Positive[float | None] = None
     """Multiply the loss of a token by min(p / p_sampler, cap), where p is the learner's probability
     before the step's updates. This truncated importance sampling corrects for different rounding
-    in sampler and learner."""
+    in sampler and learner. 0: do not."""
     max_bad_steps: Positive[int] = 3
     """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm
     was not finite."""
@@ -205,10 +206,10 @@ class FolderSettings:
     allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
     """Settings that --resume may change, such as lr,temperature. Those that alter no step, like
     --steps, are free."""
-    save_every: Positive[int] = 100
-    """Steps between checkpoints. The last step always saves one."""
+    save_every: NotNegative[int] = 100
+    """Steps between checkpoints. The last step always saves one. 0: only the last and the best."""
     keep: NotNegative[int] = 2
-    """Number of newest checkpoints to keep, besides `best`. 0 keeps all."""
+    """Number of newest checkpoints to keep, besides `best`. 0: delete none."""
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,8 @@ FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may
 have other values."""
+ZERO_IS_OFF = ("importance_cap", "top_k")
+"""Settings that may be absent, which 0 switches off, as it does where None is no value."""
 # Such settings of earlier versions, in the config.json of old runs
 GONE = {"exact_entropy", "save_merged"}
 
@@ -350,6 +353,7 @@ def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
     Raises InputError.
     """
     values = flat_settings(config) | values
+    values |= {name: None for name in ZERO_IS_OFF if values[name] == 0}
     # Each group takes its own settings, and leaves the others out.
     groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
     return replace(validate(TrainConfig, values | groups), planning=config.planning)
@@ -486,11 +490,28 @@ def _settle(config: TrainConfig, defaults: TrainConfig, typed: set[str]) -> dict
     return settled
 
 
+def _check_commas(argv: Sequence[str]) -> None:
+    """Raise InputError for `--rewards a b`, which tyro refuses without saying how to write it."""
+    for i, word in enumerate(argv):
+        flag, _, value = word.partition("=")
+        flag = flag.replace("_", "-")
+        if flag not in ("--rewards", "--allow-changes"):
+            continue
+        others = takewhile(lambda word: not word.startswith("-"), argv[i + 1 :])
+        names = [name.strip(",") for name in (value, *others) if name.strip(",")]
+        if len(names) > 1:
+            raise InputError(
+                f"{flag} {' '.join(names)}: separate names by commas, without blanks: {flag} "
+                f"{','.join(names)}"
+            )
+
+
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the config of the command line `argv`, and a line that says why it has its preset.
     Raises InputError.
     """
     argv = expand_home(argv)
+    _check_commas(argv)
     defaults, reason = _defaults(argv, has_cuda)
     preset_line = f"preset {defaults.preset} ({reason})"
     # With --lr not given, --lora-rank decides.

@@ -29,6 +29,10 @@ GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 
 # Set by every launcher of ranks
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank. Our
+# ranks know theirs from LAUNCHER. DeepSpeed refuses other values, as an interactive shell inside an
+# MPI job leaves them.
+MPI_LAUNCHERS = ("OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "PMI_", "PMIX_", "PALS_", "MPI_LOCAL")
 
 DEFAULTS = {
     # The sampler lives in the learner's process: weights pass by reference, and there is one
@@ -75,6 +79,8 @@ def setup_environment() -> None:
             )
     if not all(name in os.environ for name in LAUNCHER):
         forget_launcher()  # leftovers of another program or of the shell
+    for name in [name for name in os.environ if name.startswith(MPI_LAUNCHERS)]:
+        del os.environ[name]
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         # DeepSpeed's launcher gives each rank numbers of GPUs, even if the user has hidden them
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -118,7 +124,8 @@ def forget_launcher() -> None:
     """Remove the variables of a launcher: this process is no rank, whatever its environment
     says.
     """
-    for name in LAUNCHER:
+    # With torchrun's variable, rank 0 would wait for the store of an agent that is not there.
+    for name in (*LAUNCHER, "TORCHELASTIC_USE_AGENT_STORE"):
         os.environ.pop(name, None)
 
 

@@ -495,10 +495,8 @@ def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int
 
     A checkpoint has the model (merged if there is an adapter), master weights and AdamW's moments.
     """
-    adapter, saves = (
-        shape.adapted * (config.update.lora_rank or 0),
-        ceil(steps / config.folder.save_every),
-    )
+    adapter = shape.adapted * (config.update.lora_rank or 0)
+    saves = ceil(steps / (config.folder.save_every or steps))
     size = DTYPE_BYTES[config.hardware.dtype] * (shape.parameters + adapter) + 12 * (
         adapter or shape.parameters
     )

@@ -1,5 +1,5 @@
-"""train.py that gets SIGINT while it evaluates the model after its first step. Flags as
-train.py.
+"""train.py that gets SIGINT while it evaluates the model after its first step, or the signal and
+the step that the environment names. Flags as train.py.
 """
 
 import os
@@ -21,8 +21,8 @@ def main() -> None:
 
     def signalled(*arguments: object) -> dict:
         checkpoint: Path = arguments[-1]
-        if checkpoint.name == "step-000001":
-            os.kill(os.getpid(), signal.SIGINT)
+        if checkpoint.name == os.environ.get("SIGNAL_STEP", "step-000001"):
+            os.kill(os.getpid(), signal.Signals[os.environ.get("SIGNAL", "SIGINT")])
         return evaluate(*arguments)
 
     run.evaluate_live = signalled

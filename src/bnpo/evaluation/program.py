@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, fields
+from glob import escape
 from itertools import chain
 from multiprocessing import Process
 from multiprocessing.connection import Connection, wait
@@ -39,6 +40,7 @@ from bnpo.evaluation.protocol import (
     GRADING_PACKAGES,
     REPEAT,
     Evaluation,
+    Record,
     Samples,
     grader_identity,
     key_of,
@@ -48,9 +50,9 @@ from bnpo.evaluation.scores import compare, score_all
 from bnpo.evaluation.suites import (
     Suite,
     check_references,
-    dataset_problems,
     load_suite,
     override,
+    suite_problems,
 )
 from bnpo.files import (
     ROOT,
@@ -69,6 +71,7 @@ from bnpo.policy.folder import (
     check_one_model,
     check_prompts,
     load_tokenizer,
+    local_folder,
     model_folder,
     model_hash,
     training_config,
@@ -167,7 +170,7 @@ def run(config: EvalConfig) -> Outcome:
     (_, _, samples), comparison = jobs[0], None
     if config.base:
         _, _, base = jobs[1]
-        paired = compare(suite, base.records.values(), samples.records.values(), config.seed)
+        paired = compare(suite, base.records.values(), samples.records.values())
         comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
         with writing(samples.folder, REPEAT):
             write_json(samples.folder / "comparison.json", comparison)
@@ -223,33 +226,40 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
     """Check and read everything that is needed to evaluate --ckpt, and --base if given. Raises
     InputError.
     """
-    models = [(config.ckpt, model_folder(config.ckpt), config.output_dir)]
-    if config.base:
-        models.append(
-            (
-                config.base,
-                model_folder(config.base),
-                config.output_dir and config.output_dir / "base",
-            )
-        )
+    names = [config.ckpt, config.base] if config.base else [config.ckpt]
     # For both models: only answers to the same prompts can be compared
-    suite = chosen_suite(config, models[0][1])
-    jobs = []
-    for ckpt, model, folder in models:
-        tokenizer = load_tokenizer(model, suite.max_prompt_tokens + suite.max_answer_tokens)
-        evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
-        check_prompts(model, tokenizer, list(chain(*evaluation.prompts.values())))
+    suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
+    suite_problems(suite)  # for its checks: before anything of a model is downloaded
+    evaluations = []
+    for name in names:
+        folder = model_folder(name, weights=False)
+        tokenizer = load_tokenizer(folder, suite.max_prompt_tokens + suite.max_answer_tokens)
+        evaluations.append(Evaluation.prepare(suite, tokenizer, config.seed))
+        check_prompts(folder, tokenizer, list(chain(*evaluations[-1].prompts.values())))
+    folders = [config.output_dir, config.output_dir and config.output_dir / "base"]
+    jobs: list[Job] = []
+    for name, evaluation, folder in zip(names, evaluations, folders, strict=False):
+        model = model_folder(name)
         check_one_model(model)
         check_finite(model)
-        protocol = evaluation.protocol(ckpt, model, model_hash(model), dtype, config.limit)
-        if folder is None:
-            label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
-            # Without the settings of training, which change when the run is resumed.
-            identity = {key: value for key, value in protocol.items() if key != "run"}
-            digest = hashlib.sha256(json.dumps(identity, default=str).encode()).hexdigest()
-            folder = ROOT / "evals" / "results" / f"{suite.name}-{label}-{digest[:8]}"
+        protocol = evaluation.protocol(name, model, model_hash(model), dtype, config.limit)
+        folder = folder or results_folder(suite.name, name, protocol)
+        if any(folder == samples.folder for _, _, samples in jobs):
+            raise InputError(f"--base: {name} is the same model as {config.ckpt}")
         jobs.append((model, evaluation, Samples(folder, evaluation.sample_keys(), protocol)))
     return jobs
+
+
+def results_folder(suite: str, ckpt: str, protocol: dict) -> Path:
+    """Return the default folder of an evaluation: one that holds it already, or a new name."""
+    # The model is known by its hash, whatever its name. The settings of its training change when
+    # the run is resumed.
+    identity = {key: protocol[key] for key in protocol.keys() - {"ckpt", "run"}}
+    digest = hashlib.sha256(json.dumps(identity, default=str, sort_keys=True).encode()).hexdigest()
+    results = ROOT / "evals" / "results"
+    known = sorted(results.glob(f"{escape(suite)}-*-{digest[:8]}"))
+    label = "-".join(part for part in Path(ckpt).parts if part not in ("/", "..", "."))
+    return known[0] if known else results / f"{suite}-{label}-{digest[:8]}"
 
 
 def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> dict:
@@ -346,7 +356,7 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
         raise InputError(
             f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew"
         ) from error
-    problems = {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+    problems = suite_problems(suite)
     for name, dataset in suite.datasets.items():
         check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
     evaluation = Evaluation(suite, problems, seed, tags)
@@ -365,35 +375,39 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
     changes = []
     for old, new in zip(before, records, strict=True):
         reference = problems[new["dataset"]][new["index"]].answer
-        for name, verdict in new["verdicts"].items():
-            # A rule that has not graded before changes nothing
-            was = old.get("verdicts", {}).get(name, verdict)
-            if verdict != was:
-                place = {
-                    "dataset": new["dataset"],
-                    "id": new["id"],
-                    "repetition": new["repetition"],
-                    "rule": name,
-                }
-                changes.append(
-                    place
-                    | {"was": was, "now": verdict, "answer": new["answer"], "reference": reference}
-                )
-    protocol.pop("grader_sha256", None)
-    protocol |= grader_identity(suite)
-    protocol["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
-    results = score_all(suite, records, protocol)
-    with writing(folder):
-        # First of all, so that a regrade that is killed here leaves no scores that its samples do
-        # not have.
-        for stale in ("results.json", "comparison.json"):
-            (folder / stale).unlink(missing_ok=True)
-        write_json_lines(folder / "samples.jsonl", records)
-        write_json(folder / "protocol.json", protocol)
-        write_json(folder / "results.json", results)
-        write_json_lines(folder / "changed_verdicts.jsonl", changes)
+        changes += changed_verdicts(old, new, reference)
+        # The verdict of the old rule stays, so that a regrade which is killed leaves scores by
+        # either rule.
+        kept = old.get("verdicts", {}).get(protocol["grader"], old["correct"])
+        new["verdicts"].setdefault(protocol["grader"], kept)
+    graded = {name: value for name, value in protocol.items() if name != "grader_sha256"}
+    graded |= grader_identity(suite) | {"graded_by": list(records[0]["verdicts"])}
+    graded["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
+    results = score_all(suite, records, graded)
+    cure = "free some disk space, then repeat the command"
+    with writing(folder, cure):
+        write_json_lines(folder / "changed_verdicts.jsonl", changes, cure)
+        write_json_lines(folder / "samples.jsonl", records, cure)
+        write_json(folder / "results.json", results)  # names its rule itself
+        (folder / "comparison.json").unlink(missing_ok=True)
+        # The rule changes here, for all who read the samples (`read_records`)
+        write_json(folder / "protocol.json", graded)
     samples.close()
     return Outcome(folder, [results], None, changes)
+
+
+def changed_verdicts(old: Record, new: Record, reference: str) -> list[dict]:
+    """Return the verdicts of a record that a regrade has changed. A rule that has not graded
+    before changes nothing.
+    """
+    place = {name: new[name] for name in ("dataset", "id", "repetition")}
+    changes = []
+    for rule, verdict in new["verdicts"].items():
+        was = old.get("verdicts", {}).get(rule, verdict)
+        if verdict != was:
+            change = {"rule": rule, "was": was, "now": verdict, "answer": new["answer"]}
+            changes.append(place | change | {"reference": reference})
+    return changes
 
 
 def fleet(

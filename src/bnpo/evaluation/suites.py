@@ -102,7 +102,8 @@ def override(
     suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None
 ) -> Suite:
     """Return `suite` with the numbers of --repetitions, at most `limit` problems per data set, and
-    the rule `grader` (None: its own). Raises InputError.
+    the rule `grader` (None: its own). At temperature 0 every problem is answered once, and a line
+    says so. Raises InputError.
     """
     datasets = dict(suite.datasets)
     for entry in repetitions:
@@ -119,18 +120,55 @@ def override(
             datasets[key] = replace(
                 dataset, problems=min(limit, dataset.problems or limit), sha256=None
             )
+    repeated = {name: data for name, data in datasets.items() if data.repetitions > 1}
+    if repeated and suite.temperature == 0:
+        datasets |= {name: replace(data, repetitions=1) for name, data in repeated.items()}
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            counts = ", ".join(f"{name} {data.repetitions}" for name, data in repeated.items())
+            print(
+                f"suite {suite.name}: at temperature 0 all answers to a problem are equal, so each "
+                f"problem is answered once (repetitions asked for: {counts})",
+                flush=True,
+            )
     return replace(suite, datasets=datasets, grader=grader or suite.grader)
+
+
+def suite_problems(suite: Suite) -> dict[str, list[Problem]]:
+    """Return the problems of every data set. Raises InputError, which names all files that are
+    missing.
+    """
+    sources = {name: _source(dataset) for name, dataset in suite.datasets.items()}
+    missing = [
+        source
+        for source in sources.values()
+        if not built_in_problems(source, "test", 1)
+        and not source.startswith("hub:")
+        and not os.path.exists(source.partition("#")[0])
+    ]
+    if len(missing) > 1:  # a single one is refused below
+        sets = " ".join(Path(source).stem for source in missing)
+        raise InputError(
+            f"{', '.join(missing)}: no such data files; `python scripts/prepare_data.py --only "
+            f"{sets}` downloads the sets of data/README.md"
+        )
+    return {name: dataset_problems(dataset) for name, dataset in suite.datasets.items()}
+
+
+def _source(dataset: Dataset) -> str:
+    """Return the source of a data set's problems: built in, of the hub, or an absolute path."""
+    if built_in_problems(dataset.data, "test", 1) or dataset.data.startswith("hub:"):
+        return dataset.data
+    return str(ROOT / os.path.expanduser(dataset.data))
 
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
     """Return the problems of a data set. A relative path starts at the repository's root. Raises
     InputError.
     """
-    source = dataset.data
+    source = _source(dataset)
     # They have no end of their own
     problems = built_in_problems(source, "test", dataset.problems or 500)
     if not problems:
-        source = source if source.startswith("hub:") else str(ROOT / os.path.expanduser(source))
         problems = load_problems(source, dataset)
     references = dict(dataset.references or {})
     problems = [

@@ -85,6 +85,18 @@ def stated_answer(text: str, rule: str, tags: bool) -> str | None:
     return final_answer(text, tags)
 
 
+def by_rule_of(protocol: dict, record: dict) -> dict:
+    """Return a record of samples.jsonl with `correct` and `answer` by the rule that protocol.json
+    names. A --regrade that was killed may have left those of another rule beside all verdicts.
+    """
+    rule = protocol.get("grader")
+    # Without verdicts: a record of an earlier version, or one that a user has edited
+    if not isinstance(record, dict) or rule not in record.get("verdicts", ()):
+        return record
+    answer = stated_answer(record["text"], rule, protocol["answer_tags"])
+    return record | {"correct": record["verdicts"][rule] is True, "answer": answer}
+
+
 REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
 """Built-in rewards that are fast and safe enough to be called in the training process. Values
 lie in [0, 1]."""

@@ -19,7 +19,7 @@ from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_RANGE, Method
 from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
-from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
+from bnpo.grading.rewards import BUILT_IN, by_rule_of, reward_name, stated_answer
 
 NOT_KNOWN = ("remax", "beta", "weight")
 """Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a
@@ -206,7 +206,9 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
     """
     is_evaluation = "protocol" in config
     for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
-        samples = whole_json_lines(place / "samples.jsonl")
+        # Those of a run have no protocol.json: nobody grades them again
+        protocol = config.get("protocol", {})
+        samples = [by_rule_of(protocol, row) for row in whole_json_lines(place / "samples.jsonl")]
         # Samples were written in the order in which they finished.
         samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["repetition"]))
         problems, texts = [], []

@@ -1,7 +1,15 @@
 """A run's folder: locked while a process trains in it, and claimed by a new run. Imports no
 torch.
+
+A new run with --overwrite moves the files of the earlier run into the subfolder EARLIER, and
+deletes them only when its first step is recorded. A start that fails before moves them back. A
+start that is killed leaves them where they are. config.json is the first file that is moved there
+and the last one that is moved back, so a subfolder without it holds nothing of value, and a run's
+folder without it holds files of the earlier run only.
 """
 
+import os
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -22,8 +30,9 @@ RUN_FILES = (
     "wandb",
 )
 RUN_FILES += ("config.json",)
-"""What a run writes into its folder, and --overwrite deletes in this order: a run that is half
-deleted still has to look like one for the next --overwrite."""
+"""What a run writes into its folder, and --overwrite replaces. config.json is the last: a run that
+is half deleted still has to look like one."""
+EARLIER = "overwritten-run"  # subfolder for the run that --overwrite replaces
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
@@ -47,21 +56,30 @@ def check_output_dir(config: TrainConfig) -> None:
     """Raise InputError if the folder of a new run holds a run, without --overwrite, or other
     files of such names.
     """
-    folder, advice = config.folder.output_dir, "choose another --output-dir"
-    if not _run_files(folder):
+    folder, other = config.folder.output_dir, "choose another --output-dir"
+    earlier = folder / EARLIER
+    if not _run_files(folder) and not _run_files(earlier):
         return
-    if not config.folder.overwrite:
-        raise InputError(f"{folder}: holds a run. Delete it with --overwrite, or {advice}")
+    settings = [path / "config.json" for path in (folder, earlier)]
     # The folder of a model has a config.json, too, but without a preset.
-    if not (folder / "config.json").exists() or "preset" not in read_json(
-        folder / "config.json", advice
-    ):
-        raise InputError(f"{folder}: has no config.json of a run, so nothing is deleted; {advice}")
+    if not any(path.exists() and "preset" in read_json(path, other) for path in settings):
+        raise InputError(f"{folder}: has no config.json of a run, so nothing is replaced; {other}")
+    if config.folder.overwrite:
+        return
+    if not settings[0].exists():
+        raise InputError(
+            f"{folder}: its earlier run is in {earlier}, because a start with --overwrite was "
+            f"killed. Repeat that start, or move the files back; or {other}"
+        )
+    raise InputError(
+        f"{folder}: holds a run. Continue it with --resume, replace it with --overwrite, or {other}"
+    )
 
 
 def check_apart(model: Path, folder: Path) -> None:
     """Raise InputError if a new run in `folder` would delete the `model` that it starts from."""
-    if any(model.resolve().is_relative_to(path.resolve()) for path in _run_files(folder)):
+    files = [*_run_files(folder), *_run_files(folder / EARLIER)]
+    if any(model.resolve().is_relative_to(path.resolve()) for path in files):
         problem = f"--model: {model} belongs to the run in {folder}, which a new run would delete"
         raise InputError(
             f"{problem}. Choose another --output-dir, or continue the old run with --resume"
@@ -69,17 +87,64 @@ def check_apart(model: Path, folder: Path) -> None:
 
 
 def claim_folder(config: TrainConfig, facts: dict, *, resumed: bool = False) -> None:
-    """Delete an earlier run in the folder if this one is new, and write config.json: settings and
-    `facts` on the data.
+    """Write config.json: settings and `facts` on the data. If this run is new, first move an
+    earlier run in the folder aside.
 
-    Rank 0 only. Raises InputError.
+    Rank 0 only. Raises InputError; the earlier run is then in its place.
     """
     folder = config.folder.output_dir
     with writing(folder, "" if resumed else "choose another --output-dir"):
-        if not resumed:
-            for path in _run_files(folder):
-                delete(path)
-        write_json(folder / "config.json", flat_settings(config, **facts))
+        try:
+            if not resumed:
+                _move_aside(folder)
+            write_json(folder / "config.json", flat_settings(config, **facts))
+        except OSError:
+            with suppress(OSError):
+                if not resumed:
+                    put_back(folder)
+            raise
+
+
+def _move_aside(folder: Path) -> None:
+    earlier = folder / EARLIER
+    if not (earlier / "config.json").exists():
+        delete_earlier(folder)  # what is left of an earlier deletion
+    elif (folder / "config.json").exists():
+        # Of a start with --overwrite that was killed before its first step
+        for path in _run_files(folder):
+            delete(path)
+    for path in reversed(_run_files(folder)):
+        earlier.mkdir(exist_ok=True)
+        path.rename(earlier / path.name)
+
+
+def put_back(folder: Path) -> bool:
+    """Move the earlier run back to its place, and return whether there was one. The files of the
+    run that was to replace it are deleted. Raises OSError.
+    """
+    earlier = folder / EARLIER
+    if not (earlier / "config.json").exists():
+        return False
+    if (folder / "config.json").exists():
+        for path in _run_files(folder):
+            delete(path)
+    for path in _run_files(earlier):
+        path.rename(folder / path.name)
+    _remove_if_empty(earlier)
+    return True
+
+
+def delete_earlier(folder: Path) -> None:
+    """Delete the earlier run in the subfolder EARLIER, if there is one. Raises OSError."""
+    earlier = folder / EARLIER
+    for path in reversed(_run_files(earlier)):
+        delete(path)
+    _remove_if_empty(earlier)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):  # it is not there, or has files of the user
+        folder.rmdir()
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
@@ -89,9 +154,11 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     folder = config.folder.output_dir
     new = flat_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
-    if unknown := sorted(allowed - set(new)):
-        raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     old = read_json(folder / "config.json", "--resume needs the run's settings")
+    if "preset" not in old:
+        raise InputError(f"{folder}: its config.json is of no run; choose another --output-dir")
+    if unknown := sorted(allowed - set(new) - set(old)):
+        raise InputError(f"--allow-changes: there is no setting '{unknown[0]}'")
     changes = {}
     for name, value in new.items():
         # A setting that is missing in config.json is newer than the run.
@@ -107,4 +174,5 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
 
 
 def _run_files(folder: Path) -> list[Path]:
-    return [path for name in RUN_FILES for path in folder.glob(name)]
+    """Return the files of a run in `folder`, config.json last, also links that lead nowhere."""
+    return [folder / name for name in RUN_FILES if os.path.lexists(folder / name)]

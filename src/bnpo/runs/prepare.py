@@ -134,15 +134,14 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
     if torch.cuda.is_available() and has_cuda() and config.hardware.dtype == "bfloat16":
         check_bfloat16()
-    problems, source_facts = load_sources(config.data.train_data, config.columns)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
+    if resumed:
+        check_changes(config, {})  # the settings; below also what they name
+    problems, source_facts = load_sources(config.data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    if checkpoint:
-        model = adapter_base(checkpoint) or checkpoint
-    else:
-        model = model_folder(config.data.model, weights=False, adapters=False)
+    model = starting_model(config, checkpoint)
     if not resumed:
         check_apart(model, folder)
     own_suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
@@ -153,17 +152,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         suite = override(own_suite, (), None, config.data.grader)
         for line in own_settings(own_suite, config.data.grader, tokenizer) if rank == 0 else ():
             print(line, flush=True)
-    if not checkpoint:
-        model_folder(config.data.model)  # only now, since weights may be downloaded
-    plan = plan_here(config, model, longest)
-    engine = EngineSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-        tensor_parallel=config.hardware.sampler_ranks,
-    )
     evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
     limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
     kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
@@ -171,6 +159,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
     check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
     check_format(config.data.rewards, tokenizer.decode(prompts[0]), config.data.grader)
+    if not checkpoint:
+        model_folder(config.data.model)  # after the data, since weights may be downloaded
+    plan = plan_here(config, model, longest)
+    engine = engine_settings(config, plan, longest)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {
         "data_sha256": content_hash(problems),
@@ -184,12 +176,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts |= input_hashes(config, model, prompts, evaluation)
     if resumed:
         check_changes(config, facts)
-    lock = lock_run(folder) if rank == 0 else None
-    # The folder was read without the lock, when another process could still train in it.
-    if lock and resumed and find_checkpoint(folder, ranks) != progress:
-        raise InputError(f"{folder}: another process trained in it until now. Start again")
-    if lock and not resumed:
-        check_output_dir(config)
+    lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
     data, example = config.data, kept_problems[0].answer
     grader = Grader(
         data.rewards, grader=data.grader, users_range=config.users_range, example=example
@@ -198,6 +185,40 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     keep_tracebacks_in(folder)
     return PreparedRun(
         config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
+    )
+
+
+def lock_unchanged(config: TrainConfig, ranks: int, progress: Progress, resumed: bool) -> FileLock:
+    """Lock the run's folder, and check what could have changed while it was read without the lock.
+    Raises InputError.
+    """
+    folder = config.folder.output_dir
+    lock = lock_run(folder)
+    if not resumed:
+        check_output_dir(config)
+    elif find_checkpoint(folder, ranks) != progress:
+        raise InputError(f"{folder}: another process trained in it until now. Start again")
+    return lock
+
+
+def starting_model(config: TrainConfig, checkpoint: Path | None) -> Path:
+    """Return the folder that learner and sampler load: of the checkpoint, of --model, or of the
+    model under an adapter. Weights of --model need not be there yet. Raises InputError.
+    """
+    if checkpoint:
+        return adapter_base(checkpoint) or checkpoint
+    return model_folder(config.data.model, weights=False, adapters=False)
+
+
+def engine_settings(config: TrainConfig, plan: MemoryPlan, longest: int) -> EngineSettings:
+    """Return the settings of a sampler of prompts and answers of up to `longest` tokens."""
+    return EngineSettings(
+        max_tokens=longest,
+        dtype=config.hardware.dtype,
+        gpu_memory=plan.gpu_memory,
+        sequences=plan.sequences,
+        enforce_eager=config.hardware.enforce_eager,
+        tensor_parallel=config.hardware.sampler_ranks,
     )
 
 

@@ -4,7 +4,6 @@ the run's end.
 
 import time
 from collections import ChainMap
-from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -12,6 +11,7 @@ import torch.distributed as dist
 
 from bnpo.data import WATCHED, watched_questions
 from bnpo.evaluation.program import evaluate_live
+from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
 from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
@@ -25,7 +25,13 @@ from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
-from bnpo.runs.folder import checkpoint_folder, claim_folder
+from bnpo.runs.folder import (
+    EARLIER,
+    checkpoint_folder,
+    claim_folder,
+    delete_earlier,
+    put_back,
+)
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -56,21 +62,31 @@ class Run:
         if self._tracker:
             done = self.progress.step >= self._prepared.steps
             self._tracker.close()
-            self._write_end("done" if done else "signalled")
+            self._end_folder("done" if done else "signalled")
+            where = ""
             if self.progress.step:
+                where = f"; the model is in {self._folder / 'last'}"
                 print(f"\n{summary(self._folder)}\n")
-            end = "done" if done else "stopped (--resume continues)"
-            where = f"; the model is in {self._folder / 'last'}" if self.progress.step else ""
-            print(f"{end}: {self.progress.step} steps{where}", flush=True)
+            end = "stopped (--resume continues)" if self.progress.step else "stopped"
+            print(f"{'done' if done else end}: {self.progress.step} steps{where}", flush=True)
         self._prepared.task.grader.close()
         self._sampler.close()
 
-    def _write_end(self, why: str) -> None:
-        """Write end.json and the page. Rank 0 only."""
-        with suppress(OSError):  # if the run ends because the disk is full, this write fails, too
-            write_json(
-                self._folder / "end.json", {"step": self.progress.step, "why": why.splitlines()[0]}
-            )
+    def _end_folder(self, why: str) -> None:
+        """Write end.json and the page. Rank 0 only.
+
+        If no step of this run was recorded, restore the run that it was to replace instead.
+        """
+        folder, earlier = self._folder, self._folder / EARLIER
+        try:
+            if not (folder / "last").exists() and put_back(folder):
+                print(f"{folder}: holds the earlier run again, since the new one made no step")
+                return
+            end = {"step": self.progress.step, "why": why.splitlines()[0]}
+            write_json(folder / "end.json", end)
+        except OSError as error:  # such as a full disk, for which the run may end
+            if earlier.exists():
+                print(f"{earlier}: holds the earlier run, which cannot be moved back ({error})")
         self._page.write()
 
     def start(self) -> tuple[Learner, Sampler, float]:
@@ -104,17 +120,7 @@ class Run:
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
-            facts = prepared.data_facts
-            if share is not None:  # on GPUs
-                facts = facts | {
-                    "sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}
-                }
-            if prepared.resumed:
-                rewind(self._folder, self.progress)
-                print(f"continuing after step {self.progress.step}", flush=True)
-            claim_folder(config, facts, resumed=prepared.resumed)
-            self._ranks.on_failure = self._write_end
-            self._tracker = Tracker(config, prepared.steps, self.progress.step)
+            self._open_folder(share)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
             self._watch(0)
@@ -123,6 +129,22 @@ class Run:
                 self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler, start_check.sync_bound
+
+    def _open_folder(self, share: float | None) -> None:
+        """Claim the run's folder and open the metrics. Rank 0 only. Raises InputError."""
+        prepared, config, facts = self._prepared, self._config, self._prepared.data_facts
+        if share is not None:  # on GPUs
+            facts = facts | {
+                "sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}
+            }
+        if not prepared.resumed:
+            claim_folder(config, facts)
+        self._ranks.on_failure = self._end_folder
+        self._tracker = Tracker(config, prepared.steps, self.progress.step)
+        if prepared.resumed:  # last: nothing is deleted for a start that cannot open W&B
+            rewind(self._folder, self.progress)
+            claim_folder(config, facts, resumed=True)
+            print(f"continuing after step {self.progress.step}", flush=True)
 
     def continues(self) -> bool:
         """Return whether steps are left and nobody has asked to stop."""
@@ -147,6 +169,8 @@ class Run:
         results = evaluate_live(
             prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint
         )
+        if self._tracker:
+            print(f"step {step}: {describe_scores(results)}", flush=True)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:  # the starting model (step 0) needs no checkpoint
             self.progress = replace(self.progress, best=score, best_step=step)
@@ -216,8 +240,12 @@ class Run:
             raise RunError(f"{problem} {step.number} (--max-bad-steps). {cure}")
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
-        if is_best or not self.continues() or step.number % config.folder.save_every == 0:
+        every = config.folder.save_every
+        if is_best or not self.continues() or (every and step.number % every == 0):
             self.save()
+        if self._tracker:  # the run that --overwrite replaces is needed no more
+            with writing(self._folder):
+                delete_earlier(self._folder)
 
     def _look_at_first_answers(self, step: Step) -> None:
         """After the first steps, print and write what their answers say about the run's success.
