@@ -96,7 +96,7 @@ def refuse_family(folder: Path, family: str) -> str:
 
 
 @pytest.mark.sampler
-@pytest.mark.parametrize("family", ["cohere2", "diffllama"])
+@pytest.mark.parametrize("family", ["cohere2", "diffllama", "gpt_neox"])
 def test_others_are_refused_in_one_line_before_the_first_update(family, tmp_path):
     refuse_family(tmp_path, family)
 

@@ -71,6 +71,10 @@ def layer_number(name: str) -> int | None:
     return int(number[1]) if number else None
 
 
+class UnknownNames(RunError):
+    """The sampler holds the embedding under another name, so that a sync could not be checked."""
+
+
 def check_equal(
     weights: dict[str, torch.Tensor], held: dict[str, torch.Tensor], step: int, place: int
 ) -> None:
@@ -88,12 +92,13 @@ def check_equal(
         if not torch.equal(*comparable(weights[name], own, place))
     ]
     embedding = next(iter(weights))
-    if embedding not in held:  # nor would its changes be seen in a later version of vLLM
+    has_names = embedding in held
+    if not has_names:  # nor would its changes be seen in a later version of vLLM
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
             problem = f"{', '.join(names)} of rank {rank}'s sampler differ from the learner's"
-            raise RunError(
+            raise (RunError if has_names else UnknownNames)(
                 f"weight sync after step {step} failed: {problem}; some of the update was lost"
             )
 
@@ -207,7 +212,12 @@ def prove_start(learner: Learner, sampler: Sampler, ids: list[int]) -> StartChec
     # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must
     # bring all.
     sampler.sleep()
-    refresh_sampler(learner, sampler, 0)
+    try:
+        refresh_sampler(learner, sampler, 0)
+    except UnknownNames as error:  # vLLM has no code for this family, and takes transformers' own
+        raise InputError(
+            f"{model}: vLLM cannot run this model ({error}); use another one"
+        ) from error
     of_sampler = np.concatenate([sampler.score(prompt, each) for each in answers])
     rounding = np.abs(of_rounded_model - of_model)
     own_differences = [
