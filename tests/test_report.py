@@ -522,6 +522,7 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
             "checkpoint_sha256": digest[i:],
             "suite": suite | {"temperature": 0.6, "system_prompt": "Think of it. " * 90},
             "versions": {"torch": "2"},
+            "grader": {"rule": "default", "seconds": [5]},
         }
         write_json(evaluation / "protocol.json", protocol)
         folders += [run, evaluation]
@@ -539,6 +540,7 @@ def test_no_object_and_no_hash_is_shown(browser, tmp_path):
     assert ["setting", "quick", "quick (2)"] in rows
     assert ["model", "checkpoints/bnpo", "checkpoints/grpo"] in rows
     assert ["temperature", "0.6", "0.6"] in rows
+    assert ["grader", *["rule default, seconds 5"] * 2] in rows
     [prompt] = [row[1] for row in rows if row[0] == "system_prompt"]
     assert len(prompt) < 80
 
