@@ -310,7 +310,8 @@ def test_rewards_of_one_file_share_its_module_and_the_standard_library_stays(tmp
         "def second(text, reference):\n    return json.loads('[0.5]')[0] + len(SEEN) / 8\n"
     )
     with closing(Grader([f"{file}:first", f"{file}:second"], workers=1)) as grader:
-        assert grader(["x"], ["5"]).rewards.tolist() == [[0.25, 0.75]]  # after the trial call
+        # After three trial calls of `first`.
+        assert grader(["x"], ["5"]).rewards.tolist() == [[0.5, 1.0]]
 
 
 def test_a_stopped_worker_loses_no_verdict(tmp_path):
