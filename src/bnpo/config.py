@@ -51,15 +51,15 @@ class DataSettings:
     model: str = "Qwen/Qwen2.5-Math-1.5B"
     """Model to start from: a folder or a name on the Hugging Face hub."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
-    """Training problems: files (.jsonl, .json, .csv, .parquet),
-    hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in: `arithmetic` or `word-problems`. Several
-    sources are joined. docs/data.md has all forms."""
+    """Training problems from one or more sources: files (.jsonl, .json, .csv, .parquet),
+    hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in (`arithmetic`, `word-problems`). docs/data.md
+    has all forms."""
     template: str = "chat"
-    """`chat`: the tokenizer's chat template. `think`: the same, with a system prompt that asks for
-    think and answer tags. Or the path of a Jinja file."""
+    """Prompt template: `chat` (the tokenizer's chat template), `think` (the same, with a system
+    prompt that asks for think and answer tags), or the path of a Jinja file."""
     system_prompt: str | None = None
-    """System prompt, as text or as the path of a text file. '' is an empty one. The default is
-    the template's. Takes the place of that of the preset or of --config, and of `think`."""
+    """System prompt, as text ('' is an empty one) or as the path of a text file. It replaces that
+    of the preset, of --config and of --template think; the default is the template's own."""
     thinking: Literal["on", "off"] | None = None
     """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the
     template's own."""
@@ -71,9 +71,9 @@ class DataSettings:
     """How accuracy is judged: by this project's rule, by the paper's code (which then also judges
     `format`), or by the last number of a text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
-    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. With the default,
-    methods that need no such range take any values as they are; bnpo, beta, curverl, eb, weight and
-    maxrl need one."""
+    """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Set it if values
+    lie outside [0, 1] and --algo is bnpo, beta, curverl, eb, weight or maxrl; with the default,
+    other methods take any values as they are."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class BatchSettings:
     resample_rounds: NotNegative[int] = 0
     """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw
     n more, at most this many times. The learner takes n of all questions drawn, first those with
-    unequal rewards. BNPO's fit uses all."""
+    unequal rewards; BNPO's fit uses all."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -95,8 +95,8 @@ class BatchSettings:
     epochs: Positive[int] = 5
     """Passes over the training data, which set the number of steps where --steps does not."""
     steps: NotNegative[int | None] = None
-    """Number of steps. With 0, the default of the paper's presets, --epochs decides. Use one of the
-    two flags."""
+    """Number of steps, in place of --epochs. With 0, the default of the paper's presets, --epochs
+    decides."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +152,9 @@ class UpdateSettings:
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
     importance_cap: Positive[float | None] = None
-    """Multiply the loss of a token by min(p / p_sampler, cap), where p is the learner's probability
-    before the step's updates. This truncated importance sampling corrects for different rounding
-    in sampler and learner. 0: do not."""
+    """Truncated importance sampling, against different rounding in sampler and learner: multiply
+    the loss of a token by min(p / p_sampler, cap), where p is the learner's probability before the
+    step's updates. 0: off."""
     max_bad_steps: Positive[int] = 3
     """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm
     was not finite."""
@@ -171,8 +171,8 @@ class HardwareSettings:
     """With float16, a power of two by which the loss is multiplied. Lower it if updates are
     skipped."""
     micro_batch_tokens: Positive[int] = 16384
-    """Tokens per forward and backward pass of a rank, at least one prompt with an answer. Lower
-    it to save memory."""
+    """Tokens per forward and backward pass of a rank, but at least the longest prompt plus answer.
+    Lower it to save memory."""
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, a third more compute."""
     offload_optimizer: bool = False
@@ -207,7 +207,8 @@ class FolderSettings:
     """Settings that --resume may change, such as lr,temperature. Those that alter no step, like
     --steps, are free."""
     save_every: NotNegative[int] = 100
-    """Steps between checkpoints. The last step always saves one. 0: only the last and the best."""
+    """Steps between checkpoints; one is also saved after the last step, after a new best evaluation
+    and when the run is stopped. 0: only then."""
     keep: NotNegative[int] = 2
     """Number of newest checkpoints to keep, besides `best`. 0: delete none."""
 
@@ -217,19 +218,19 @@ class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
     eval_every: NotNegative[int] = 50
-    """Evaluate every so many steps, before the first and after the last. 0: never. The best
-    checkpoint is `best`."""
+    """Steps between evaluations; there is also one before the first step and one after the last. 0:
+    never."""
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
-    """Write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k ... as text. 0: only of
-    skipped updates."""
+    """With k, write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k, ... as text. 0: only
+    those of skipped updates."""
     watch_questions: NotNegative[int] = 8
     """Number of fixed training questions that are answered again every --rollouts-every steps.
     0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Weights & Biases; WANDB_PROJECT names the project. WANDB_MODE can only forbid: `offline` or
-    `disabled` hold against this flag. metrics.jsonl is written in any case."""
+    """Log to Weights & Biases, too: `online` uploads to the project WANDB_PROJECT, `offline` keeps
+    a folder to upload later. The variable WANDB_MODE can only reduce what is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +254,7 @@ class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
     preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
-    """Sets the defaults of all other flags. `paper-*` are the paper's runs, `tiny` is a toy model,
+    """Sets the defaults of all other flags: `paper-*` are the paper's runs, `tiny` is a toy model,
     and `smollm2` is SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU or
     --gpu, else tiny."""
     config: Path | None = None

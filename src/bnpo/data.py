@@ -70,8 +70,8 @@ class Columns:
     answer_field: str = "answer"
     """Field or column with the reference answer, such as `reward_model.ground_truth`."""
     answer_pattern: str | None = None
-    r"""Where the reference answer is within its field. `last_box`: in the last \boxed{...}. Or a
-    regular expression with one group: '####\s*(.*)' for GSM8K."""
+    r"""Part of the field that is the reference answer: `last_box` for the last \boxed{...}, or a
+    regular expression with one group, such as '####\s*(.*)' for GSM8K."""
 
     def check(self) -> None:
         """Raise InputError for a pattern that is no regular expression with one group."""

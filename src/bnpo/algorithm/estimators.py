@@ -42,8 +42,8 @@ class Method:
     """Compute the advantages of each reward separately, then average them. Otherwise rewards are
     added first (for bnpo, beta, curverl, eb and weight averaged)."""
     reward_weights: tuple[float, ...] | None = None
-    """Weights of the rewards, in the order of --rewards, such as 1 0.2. A reward with weight 0 is
-    only recorded. The default is 1 for each."""
+    """Weights of the rewards, in the order of --rewards, such as 1 0.2; the default is 1 for each.
+    A reward with weight 0 is only recorded."""
     rescale_advantages: bool = False
     """Divide the advantages by their root mean square, so that all methods have the same scale."""
     beta_parameters: tuple[float, float] | None = None

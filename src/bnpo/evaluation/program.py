@@ -109,27 +109,28 @@ class EvalConfig:
     limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
-    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. Repeat a stopped
-    command to continue."""
+    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. To continue a
+    stopped evaluation, repeat its command."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[
         str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")
     ] = None
-    """Rule that decides what is right: `default` is this project's, `paper` that of the paper's
-    released code. Or a function of your own, with the signature of a reward: 1 means right. The
-    default is the suite's rule."""
+    """Rule that decides what is right: this project's (`default`), that of the paper's released
+    code (`paper`), the last number of a text (`last_number`), or a function of your own like a
+    reward, where 1 means right. Without the flag, the suite decides."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is float32 on CPUs, bfloat16 on GPUs, and float16 on
     GPUs without bfloat16, such as a T4."""
     data_parallel: Positive[int | None] = None
-    """Number of samplers that work side by side, by default as many as the GPUs allow."""
+    """Number of samplers that work side by side, by default as many as the GPUs allow, or one on
+    CPUs."""
     tensor_parallel: Positive[int] = 1
     """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
     gpu_memory: Share = 0.9
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
-    """Start faster, but sample more slowly: without CUDA graphs."""
+    """Run without CUDA graphs: starts faster, samples more slowly."""
     planning: Planning = Planning()
 
 
