@@ -119,6 +119,7 @@ def fork_spawned(path: bytes, arguments: list[bytes | str], passed: tuple[int, .
         if int(name) not in (0, 1, 2, *passed):
             with suppress(OSError):  # the one that lists them
                 os.close(int(name))
+    torch.set_num_threads(_threads())
     sys.modules["__main__"] = ModuleType("__main__")
     sys.argv = ["-c", "--multiprocessing-fork"]
     os._exit(status_of(lambda: exec(spawned, {})))
@@ -129,7 +130,9 @@ def run_process(command: list[str], environment: dict[str, str]) -> int:
     del os.environ["OMP_NUM_THREADS"]
     os.environ.update(environment)
     setup_environment()
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
+    # The members of an evaluation are forked from it, which threads of torch would not survive.
+    forks = os.path.basename(command[0]) == "eval.py"
+    torch.set_num_threads(1 if forks else _threads())
     tempfile.tempdir = None  # the environment names another
     sys.argv = command
     sys.path[0] = os.path.dirname(os.path.abspath(command[0]))
@@ -138,6 +141,10 @@ def run_process(command: list[str], environment: dict[str, str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return status
+
+
+def _threads() -> int:
+    return int(os.environ.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0))))
 
 
 def status_of(program: Callable[[], object]) -> int:
