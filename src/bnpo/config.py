@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
@@ -506,6 +507,23 @@ def _check_commas(argv: Sequence[str]) -> None:
             )
 
 
+# A value of --system-prompt that is meant as a path. Not /no_think, which is a prompt for Qwen3.
+PATH = re.compile(r"\S+\.(txt|md|jinja)|[\w./~-]+/[\w./~-]*", re.ASCII)
+
+
+def _system_prompt(value: str) -> str:
+    """Return the text of --system-prompt, or that of the file that it names. Raises InputError for
+    a path without a file.
+    """
+    if os.path.isfile(value):
+        return read_text(value).strip()
+    if PATH.fullmatch(value):
+        raise InputError(
+            f"--system-prompt: no file '{value}'; correct the path, or write the prompt itself"
+        )
+    return value
+
+
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the config of the command line `argv`, and a line that says why it has its preset.
     Raises InputError.
@@ -525,8 +543,8 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     if config.update.lr is None:
         adds_lora = config.update.lora_rank is not None and defaults.update.lora_rank is None
         found["lr"] = defaults.update.lr * (10 if adds_lora else 1)
-    if config.data.system_prompt and os.path.isfile(config.data.system_prompt):
-        found["system_prompt"] = read_text(config.data.system_prompt).strip()
+    if "system_prompt" in _typed(argv):
+        found["system_prompt"] = _system_prompt(config.data.system_prompt)
     if config.folder.output_dir is None:
         found["output_dir"] = (
             f"runs/{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"

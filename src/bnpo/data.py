@@ -123,7 +123,13 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
         return problems, None
     on_hub, in_folder = name.startswith("hub:"), _folder_and_config(name) is not None
     # Unlike Path.is_file, False for names that are too long
-    if not (on_hub or in_folder or os.path.isfile(name)):
+    exists = in_folder or os.path.isfile(name)
+    if "," in name and not exists and (not on_hub or ",hub:" in name):
+        raise InputError(
+            f"{name}: no such data file; several sources are separated by blanks: "
+            f"--train-data {name.replace(',', ' ')}"
+        )
+    if not (on_hub or exists):
         advice = (
             f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of "
             "data/README.md"
