@@ -283,6 +283,7 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
             r"or take",
         ),
         ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
+        ({"stated": False, "reward_names": ("mine.py:accuracy",)}, [], ""),
         (
             {
                 "failed": YES,
