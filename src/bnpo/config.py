@@ -29,7 +29,7 @@ T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
-# Of vLLM, which uses the lowest for values below it. Evaluations may also use 0.
+# The temperatures that vLLM takes: below the lowest it uses that. Evaluations may also use 0.
 TEMPERATURES = (0.01, 2.0)
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Aggregation = Literal[
@@ -326,7 +326,7 @@ PRESETS = {
 
 # Settings that only one algorithm takes
 OF_ALGORITHM = {"beta": {"beta_parameters"}, "weight": {"weight", "weight_wrong"}}
-# Not taken from --config
+# Settings that are not taken from --config
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}

@@ -573,7 +573,7 @@ def stop_token_ids(tokenizer) -> list[int]:
     names, answer = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3"
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
     text = ""
-    # No template, or one for prompts only; templates raise what they like
+    # There may be no template, or one for prompts only, and templates raise what they like
     with suppress(Exception):
         text = tokenizer.apply_chat_template(messages, tokenize=False)
     _, found, end = text.rpartition(answer)
@@ -614,9 +614,9 @@ def sampling_seeds(seed: int, step: int, questions: Sequence[int], draw: int = 0
     """Return a 32-bit seed per question, which depends on (seed, step, question, draw) only. Answer
     j adds j to it. `draw` counts the draws of a step from 0 (--resample-rounds).
     """
-    # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the
-    # same answers. Two draws of a step can have the same question, if the data are few or an epoch
-    # ends between them. Its answers must not be the same.
+    # They do not depend on the rank or on earlier steps, so a resumed run and another number of
+    # ranks sample the same answers. Two draws of a step can have the same question, if the data are
+    # few or an epoch ends between them. Its answers must not be the same.
     later_draw = [draw] if draw else []
     return [
         int(np.random.SeedSequence([seed, step, int(q), *later_draw]).generate_state(1)[0])

@@ -258,7 +258,7 @@ def launcher_flags(ranks: int) -> list[str]:
     """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises
     InputError.
     """
-    # --num_gpus ignores it, and takes GPU 0 and those that follow
+    # --num_gpus ignores CUDA_VISIBLE_DEVICES, and takes GPU 0 and those that follow
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not names or not expects_cuda():
         return ["--num_gpus", str(ranks)]
@@ -304,7 +304,7 @@ def _join_help_lines(settings: type) -> None:
     import docstring_parser
     import tyro
 
-    # Where there is none, the text of the flag says what happens
+    # Where a flag has no default, its text says what happens without it
     def default_in_help(default: str) -> str:
         return "" if default in ("", "None", "''") else f"(default: {default})"
 

@@ -63,7 +63,8 @@ DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 BANDWIDTH_USE = 0.6  # share of the bandwidth that sampling reaches
 SAMPLING_USE = 0.4  # share of the operations that sampling reaches: few rows per product
 MFU = 0.35  # share of the operations that an update reaches
-# Of a pass that draws a token of each answer, besides the GPU's work: scheduling and launching
+# Seconds of a pass that draws a token of each answer, beside the GPU's work: scheduling and
+# launching kernels
 PASS_SECONDS = 0.005
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
 # Mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
@@ -86,7 +87,7 @@ class ModelShape:
             )
 
         self.parameters = elements(model)  # a tied head counts once
-        # Number, elements of one
+        # Number of layers, and elements of the largest
         self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))
         head = model.get_output_embeddings().weight  # [vocabulary, hidden]
         self.vocabulary, self.hidden, self.head = len(head), config.hidden_size, head.numel()
@@ -140,7 +141,7 @@ def learner_memory(
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
     trained = adapter or shape.parameters
-    # Of a rank
+    # Trained elements, and bytes of weights, of a rank
     partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)
     bucket = min(REDUCE_BUCKET, trained)  # elements of gradients that are reduced together
     held = Counter(weights=weights * (not hardware.offload_weights))
@@ -238,7 +239,7 @@ def plan_memory(
     """
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     sharing, given = hardware.sampler_ranks, hardware.gpu_memory
-    # Its baseline is an answer too
+    # The baseline of remax is an answer, too
     per_question = batch.samples_per_question + (config.method.algo == "remax")
     answers = batch.questions_per_step * sharing // ranks * per_question  # of a sampler
     # What a GPU needs for all answers: its part of the weights, the workspace of a prefill, CUDA
@@ -401,7 +402,7 @@ def sampling_seconds(
     answers = ceil(answers / max(1, (planning.gpus or 1) // size))  # of a sampler
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
-    # Each draws a token of all answers at work
+    # Each pass draws a token of all answers at work
     passes = max(0, answers / most - 1) * mean + inputs.longest_answer
     # Bytes read for a token
     cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)
@@ -476,7 +477,7 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     lines.append(
         f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once"
     )
-    # At the start, every so many steps and at the end
+    # Evaluations are made at the start, every so many steps and at the end
     evaluations = ceil(inputs.steps / every) + 1 if every else 0
     sampling, update = step_seconds(config, inputs, plan)
     seconds = {
@@ -588,7 +589,7 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
             encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
         count = len(problems)
         answers += count * repetitions
-        # With the largest variance that problems can have
+        # Problems are assumed to have the largest possible variance
         found = 100 * detectable(error=sqrt(0.25 / count))
         lines.append(
             f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true "

@@ -28,7 +28,7 @@ AS_THEY_ARE = (-np.inf, np.inf)  # the range of a reward that is not mapped to [
 
 class Advantages(NamedTuple):
     values: np.ndarray  # [n, m] float64
-    # From bnpo: one, or one per reward with `decompose`; from other estimators: none
+    # Fits of bnpo: one, or one per reward with `decompose`. Other estimators have none
     fits: list[BetaFit]
 
 
@@ -138,7 +138,7 @@ def _of_known_answers(
 ) -> Advantages:
     """Return the advantages of questions with known rewards. Those of failed answers may be nan."""
     k = rewards.shape[2]
-    # [K]
+    # Weights [K]
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)
     # With `decompose` each reward is a part; then the weighted average of the parts' advantages.
     parts = [[i] for i in range(k)] if method.decompose else [list(range(k))]
@@ -150,7 +150,7 @@ def _of_known_answers(
         combined, combined_greedy = (
             (r[:, :, part] * inner_weights).sum(axis=2) / divisor for r in (rewards, greedy)
         )
-        # Of answers with nearly equal rewards, all get the lowest one
+        # Where the rewards of a group are nearly equal, all get the lowest one
         lowest, highest = (f(combined, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
         nearly_equal = (highest - lowest <= EQUAL) & ~np.isnan(combined)  # [n, m]
         np.copyto(combined, lowest, where=nearly_equal)

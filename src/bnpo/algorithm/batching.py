@@ -69,7 +69,7 @@ class Lengths:
         """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal
         prompts are one group.
         """
-        # Of the groups, by prompt; a new prompt gets the next number
+        # Numbers of the groups by prompt; a new prompt gets the next number
         numbers: dict[tuple[int, ...], int] = {}
         groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
         of_prompts, of_answers = (
@@ -216,7 +216,7 @@ def collate(
     answer_counts = Counter(prompt for prompt, _ in pairs)
     shared_prompts = [prompt for prompt, count in answer_counts.items() if count > 1]
     nothing = np.empty(0, dtype=np.int64)
-    # Of shared prompts: [prompt tokens], places in the row
+    # The places of each shared prompt in the row, [prompt tokens]
     places_of_prompt: dict[tuple[int, ...], np.ndarray] = {}
 
     def append(ids: tuple[int, ...], shared: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ class Sampler:
             rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
-        # Among the ranks that share its engine
+        # This rank's number among those that share its engine
         self.place = get_tp_group().rank_in_group if launched else 0
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
@@ -105,7 +105,7 @@ class Sampler:
         # Cached prefixes change last bits, so a resumed run would differ
         self._llm.reset_prefix_cache()
         shares = self._of_sharing_ranks((prompts, seeds))
-        # Of this rank's prompts among those of the engine
+        # The place of this rank's first prompt among those of the engine
         first = sum(len(share) for share, _ in shares[: self.place])
         own_prompts = range(first, first + len(prompts))
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
@@ -118,9 +118,9 @@ class Sampler:
             "logprobs": 0 if logprobs else None,  # of the drawn token alone
             "flat_logprobs": logprobs,
         }
-        # 0: of all tokens
+        # top_k 0: every token can be drawn
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
-        # Whether greedy, prompt
+        # (whether it is the greedy answer, index of the prompt)
         requests = product([False, True] if greedy_too else [False], range(len(prompts)))
         engine, unanswered, checksum = self._llm.llm_engine, {}, 0
         while True:
@@ -168,7 +168,7 @@ class Sampler:
             {"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)
         ]
         output = self._llm.generate(asked, parameters, use_tqdm=False)[self.place]
-        # One dict of candidates per token of the answer
+        # A dict of candidates for each token of the answer
         scores = output.prompt_logprobs[len(prompt) :]
         return np.array([score[token].logprob for token, score in zip(answer, scores, strict=True)])
 
