@@ -64,10 +64,7 @@ def compute_advantages(
     for wrong settings.
     """
     algo = method.algo
-    if algo not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    if algo in NEEDS_RANGE and np.isinf(np.asarray(ranges, dtype=float)).any():
-        raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
+    _check_algorithm(algo, ranges)
     rewards = _as_array(rewards)
     n, m, k = rewards.shape
     method.check(n, m, k)
@@ -79,7 +76,6 @@ def compute_advantages(
     if algo in get_args(NeedsLengths) and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     tokens = ABSENT if lengths is None else np.asarray(lengths)  # [n, m]
-
     # One answer has a signal only where every question has one
     kept = known.sum(axis=1) >= min(2, m)  # [n], questions that count
     values = np.zeros((n, m))
@@ -94,6 +90,14 @@ def compute_advantages(
     if method.rescale_advantages:
         values = _rescaled(values, counted.sum())
     return Advantages(values, fits)
+
+
+def _check_algorithm(algo: str, ranges: np.ndarray | Sequence) -> None:
+    """Raise ValueError for an unknown algorithm, and for one that needs other `ranges`."""
+    if algo not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
+    if algo in NEEDS_RANGE and np.isinf(np.asarray(ranges, dtype=float)).any():
+        raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
 
 
 def _known_answers(failed: np.ndarray | None, n: int, m: int) -> np.ndarray:

@@ -242,21 +242,29 @@ def collate(
         # The prompt's last token predicts the answer's first
         predicting.append(places[len(prompt) - 1 :])
 
-    def tensor(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
-
-    def starts(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.tensor([0, *accumulate(map(len, parts))], dtype=torch.int32, device=device)
-
     sequences = Sequences(
-        starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys))
+        _starts(positions, device),
+        _joined(keys, device),
+        _starts(keys, device),
+        max(map(len, positions)),
+        max(map(len, keys)),
     )
     return MicroBatch(
         input_ids=torch.tensor(row, device=device),
-        position_ids=tensor(positions),
+        position_ids=_joined(positions, device),
         sequences=sequences,
         targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
-        predicting=tensor(predicting),
+        predicting=_joined(predicting, device),
         lengths=np.array([len(answer) for _, answer in pairs]),
         indices=indices,
     )
+
+
+def _joined(parts: list[np.ndarray], device: torch.device | str) -> torch.Tensor:
+    """Return the arrays one behind the other."""
+    return torch.from_numpy(np.concatenate(parts)).to(device)
+
+
+def _starts(parts: list[np.ndarray], device: torch.device | str) -> torch.Tensor:
+    """Return where each array begins if they are joined, and where the last one ends."""
+    return torch.tensor([0, *accumulate(map(len, parts))], dtype=torch.int32, device=device)

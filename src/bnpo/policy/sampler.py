@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from bnpo.policy.sampling import (
     SampledGroup,
 )
 from bnpo.ranks import gather
+
+if TYPE_CHECKING:  # vLLM takes seconds to import
+    from vllm.outputs import CompletionOutput
 
 
 class Sampler:
@@ -100,7 +104,7 @@ class Sampler:
         answer to each prompt comes in a group of its own. Exhaust this iterator: abandoned requests
         stay in the engine. Raises RunError.
         """
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.sampling_params import SamplingParams
 
         # Cached prefixes change last bits, so a resumed run would differ
         self._llm.reset_prefix_cache()
@@ -109,15 +113,7 @@ class Sampler:
         first = sum(len(share) for share, _ in shares[: self.place])
         own_prompts = range(first, first + len(prompts))
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
-        common = {
-            "max_tokens": max_tokens,
-            "stop_token_ids": self._stop_token_ids,
-            "detokenize": False,
-            "output_kind": RequestOutputKind.FINAL_ONLY,
-            "skip_clone": True,  # each request has parameters of its own
-            "logprobs": 0 if logprobs else None,  # of the drawn token alone
-            "flat_logprobs": logprobs,
-        }
+        common = self._common_parameters(max_tokens, logprobs)
         # top_k 0: every token can be drawn
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
         # (whether it is the greedy answer, index of the prompt)
@@ -135,23 +131,33 @@ class Sampler:
                 break
             for output in engine.step():
                 i, greedy = unanswered.pop(output.request_id)
-                answers = []
-                for completion in output.outputs:
-                    # [tokens]
-                    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None
-                    answers.append(
-                        Answer(
-                            list(completion.token_ids),
-                            completion.finish_reason == "stop",
-                            of_tokens,
-                        )
-                    )
-                    # A sum, since answers end in any order
-                    checksum += zlib.crc32(np.array(answers[-1].token_ids))
+                answers = [_answer(completion, logprobs) for completion in output.outputs]
+                # A sum, since answers end in any order
+                checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
                 if i in own_prompts:
                     yield SampledGroup(i - first, greedy, answers)
+        self._check_answers([prompts[i] for i, _ in unanswered.values()], checksum)
+
+    def _common_parameters(self, max_tokens: int, logprobs: bool) -> dict:
+        """Return vLLM's parameters that all requests of a call of `sample` have."""
+        from vllm.sampling_params import RequestOutputKind
+
+        return {
+            "max_tokens": max_tokens,
+            "stop_token_ids": self._stop_token_ids,
+            "detokenize": False,
+            "output_kind": RequestOutputKind.FINAL_ONLY,
+            "skip_clone": True,  # each request has parameters of its own
+            "logprobs": 0 if logprobs else None,  # of the drawn token alone
+            "flat_logprobs": logprobs,
+        }
+
+    def _check_answers(self, unanswered: Sequence[list[int]], checksum: int) -> None:
+        """Raise RunError if prompts have no answers, or if ranks that share this engine have drawn
+        answers with another `checksum`.
+        """
         if unanswered:  # vLLM returns nothing for requests that it aborted
-            lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
+            lost = ", ".join(map(str, unanswered))
             raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             raise RunError(
@@ -221,6 +227,12 @@ class Sampler:
         group.
         """
         self._llm.llm_engine.engine_core.shutdown()
+
+
+def _answer(completion: "CompletionOutput", logprobs: bool) -> Answer:
+    """Return an answer of vLLM's, with `logprobs` also the log-probabilities [tokens]."""
+    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None
+    return Answer(list(completion.token_ids), completion.finish_reason == "stop", of_tokens)
 
 
 def _device_arguments(settings: EngineSettings) -> dict:
