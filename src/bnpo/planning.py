@@ -30,17 +30,20 @@ from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import (
     Suite,
-    dataset_problems,
+    check_references,
     encode_prompts,
     load_suite,
     longest_sequence,
+    override,
     own_settings,
+    suite_problems,
 )
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import BUILT_IN
 from bnpo.policy.folder import (
     check_model,
+    check_prompts,
     empty_model,
     load_tokenizer,
     local_folder,
@@ -544,16 +547,18 @@ def training_inputs(config: TrainConfig) -> Inputs:
                 f"prompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: "
                 f"{problem.answer}"
             )
+        check_prompts(folder, tokenizer, prompts)
         problems, mean = kept, fmean(map(len, prompts))
         lines += own_settings(suite, data.grader, tokenizer) if suite else []
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
+    check_references(problems, data.train_data, data.rewards, data.grader)
     if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
         example = problems[0].answer
         Grader(data.rewards, users_range=config.users_range, workers=1, example=example).close()
-    evaluation = (
-        evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
-    )
+    evaluation = Inputs(shape, mean, longest, 0, 0, 0, [])
+    if suite:
+        evaluation = evaluation_inputs(data.model, override(suite, (), None, data.grader))
     epoch, answers = (
         len(problems) // batch.questions_per_step,
         batch.questions_per_step * batch.samples_per_question,
@@ -582,9 +587,10 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     longest = suite.max_prompt_tokens + suite.max_answer_tokens
     _, shape, tokenizer = find_model(name, longest)
-    answers, lines = 0, []
+    answers, lines, problems_by_name = 0, [], suite_problems(suite)
     for dataset_name, dataset in suite.datasets.items():
-        problems, repetitions = dataset_problems(dataset), dataset.repetitions
+        problems, repetitions = problems_by_name[dataset_name], dataset.repetitions
+        check_references(problems, [dataset.data], ["accuracy"], suite.grader)
         if tokenizer:
             encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
         count = len(problems)
