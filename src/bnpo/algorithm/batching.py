@@ -242,21 +242,27 @@ def collate(
         # The prompt's last token predicts the answer's first
         predicting.append(places[len(prompt) - 1 :])
 
-    sequences = Sequences(
+    return MicroBatch(
+        input_ids=torch.tensor(row, device=device),
+        position_ids=_joined(positions, device),
+        sequences=_sequences(positions, keys, device),
+        targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
+        predicting=_joined(predicting, device),
+        lengths=np.array([len(answer) for _, answer in pairs]),
+        indices=indices,
+    )
+
+
+def _sequences(
+    positions: list[np.ndarray], keys: list[np.ndarray], device: torch.device | str
+) -> Sequences:
+    """Return the sequences with these positions [tokens] and keys [keys] of each."""
+    return Sequences(
         _starts(positions, device),
         _joined(keys, device),
         _starts(keys, device),
         max(map(len, positions)),
         max(map(len, keys)),
-    )
-    return MicroBatch(
-        input_ids=torch.tensor(row, device=device),
-        position_ids=_joined(positions, device),
-        sequences=sequences,
-        targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
-        predicting=_joined(predicting, device),
-        lengths=np.array([len(answer) for _, answer in pairs]),
-        indices=indices,
     )
 
 

@@ -128,13 +128,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     folder = config.folder.output_dir
-    if config.hardware.dtype == "float16" and not trains_in_float16():
-        raise InputError(
-            "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
-        )
-    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
-    if torch.cuda.is_available() and has_cuda() and config.hardware.dtype == "bfloat16":
-        check_bfloat16()
+    check_dtype(config.hardware.dtype)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
     if resumed:
@@ -182,6 +176,17 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     return PreparedRun(
         config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
     )
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise InputError if this machine cannot train in --dtype."""
+    if dtype == "float16" and not trains_in_float16():
+        raise InputError(
+            "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
+        )
+    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
+    if torch.cuda.is_available() and has_cuda() and dtype == "bfloat16":
+        check_bfloat16()
 
 
 def lock_unchanged(config: TrainConfig, ranks: int, progress: Progress, resumed: bool) -> FileLock:
