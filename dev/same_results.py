@@ -16,6 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bnpo.environment import setup_environment
+
+setup_environment()
+
 from bnpo.files import ROOT
 from bnpo.policy.speed import TIMINGS
 

@@ -143,7 +143,8 @@ def move_aside(folder: Path) -> Path:
     """
     earlier = folder.with_name(f"{folder.name}.old")
     for path in (folder, earlier):
-        if path.exists() and any(path.iterdir()) and not (path / "base" / "protocol.json").exists():
+        is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        if not is_new and not (path / "base" / "protocol.json").exists():
             raise InputError(f"{path}: holds no demo; move it away, or choose another --output-dir")
     if (folder / "summary.json").exists():
         shutil.rmtree(earlier, ignore_errors=True)

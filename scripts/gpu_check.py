@@ -10,11 +10,10 @@ check, so an interrupted run keeps what it has. The output of the programs is in
 """
 
 import os
-import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,8 +24,8 @@ from pathlib import Path
 
 import psutil
 
-from bnpo.environment import error_line, parse_command
-from bnpo.files import write_json
+from bnpo.environment import run_program
+from bnpo.files import InputError, RunError, delete, write_json, writing
 from gpu_check_parts import CheckError, Rows, attention, sampler_ranks, tensor_parallel, train
 from gpu_check_step import first_step
 
@@ -40,7 +39,7 @@ class Args:
     only: tuple[str, ...] = ()
     """Names of the checks to run. The default is all."""
     output_dir: Path = ROOT / "runs" / "gpu-check"
-    """Folder for logs and runs. It is deleted first."""
+    """Folder for logs and runs, new or of earlier checks. A check replaces what it wrote before."""
     output: Path = ROOT / "runs" / "gpu-check.json"
     """JSON file for verdicts and measurements."""
     steps: int = 4
@@ -229,28 +228,41 @@ def describe_machine() -> dict:
     return {"date": now, "gpus": gpus, "cuda": torch.version.cuda, "versions": versions}
 
 
+def files_of(check: Check) -> tuple[str, ...]:
+    """Return the names of all that `check` may write into --output-dir."""
+    return check.name, f"{check.name}.log", f"{check.name}-1", f"{check.name}-2"
+
+
+def clear(folder: Path, output: Path, checks: Sequence[Check]) -> None:
+    """Create `folder`, and delete what earlier runs of `checks` wrote into it. Raises InputError if
+    it has files of no check (the JSON file `output` may be in it), or cannot be written.
+    """
+    known = {folder / name for check in CHECKS for name in files_of(check)} | {output}
+    with writing(folder, "choose another --output-dir"):
+        folder.mkdir(parents=True, exist_ok=True)
+        if others := sorted(set(folder.iterdir()) - known):
+            raise InputError(f"{others[0]}: is of no check; choose another --output-dir")
+        for check in checks:
+            for name in files_of(check):
+                delete(folder / name)
+
+
 def main(args: Args) -> None:
     if args.list:
         list_checks()
         return
+    names = [check.name for check in CHECKS]
+    if unknown := sorted(set(args.only) - set(names)):
+        raise InputError(f"--only: unknown check {', '.join(unknown)}; known: {', '.join(names)}")
     import torch
 
     from bnpo.ranks import has_cuda
 
-    with error_line():
-        on_gpu = has_cuda()
-    if not on_gpu:
-        sys.exit("error: no CUDA device; these checks need an NVIDIA GPU (--list lists them)")
-    names = [check.name for check in CHECKS]
-    unknown = set(args.only) - set(names)
-    if unknown:
-        sys.exit(
-            f"error: --only: unknown check {', '.join(sorted(unknown))}; known: {', '.join(names)}"
-        )
+    if not has_cuda():
+        raise RunError("no CUDA device; these checks need an NVIDIA GPU (--list lists them)")
     args.output_dir = args.output_dir.resolve()  # the programs run in the repository's folder
-    shutil.rmtree(args.output_dir, ignore_errors=True)
-    args.output_dir.mkdir(parents=True)
     checks = [check for check in CHECKS if not args.only or check.name in args.only]
+    clear(args.output_dir, args.output.resolve(), checks)
     results = run_checks(checks, args, torch.cuda.device_count(), describe_machine())
     verdicts = [result["verdict"] for result in results]
     passed, failed = verdicts.count("PASSED"), verdicts.count("FAILED")
@@ -259,4 +271,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(parse_command(Args, description=__doc__))
+    run_program(main, Args, description=__doc__)

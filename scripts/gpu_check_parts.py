@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import MutableMapping
+from functools import partial
 from pathlib import Path
 
 from bnpo.environment import launcher_flags, setup_environment
@@ -58,7 +59,6 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     time in bf16.
     """
     import torch
-    import torch.nn.functional as F
 
     from bnpo.algorithm.batching import collate
     from bnpo.policy.model import attention as packed
@@ -81,26 +81,14 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
             0
         ]
 
-    def plain_attention(query, key, value):
-        outs, layout = [], micro.sequences
-        rows_per_sequence = layout.keys.split(layout.key_starts.diff().tolist())
-        for length, rows in zip(layout.starts.diff().tolist(), rows_per_sequence, strict=True):
-            # [1, heads, sequence, head size]
-            q, k, v = query[:, :, rows], key[:, :, rows], value[:, :, rows]
-            outs.append(
-                F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)[
-                    :, :, -length:
-                ]
-            )
-        return torch.cat(outs, dim=2).transpose(1, 2)  # [1, tokens, heads, head size]
-
     def results(compute, dtype):
         leaves = [x.to(dtype, copy=True).requires_grad_() for x in inputs]
         out = compute(*leaves)
         (out.float() * upstream).sum().backward()
         return [x.detach().float() for x in (out, *(leaf.grad for leaf in leaves))]
 
-    exact, plain = results(plain_attention, torch.float32), results(plain_attention, torch.bfloat16)
+    plainly = partial(plain_attention, micro.sequences)
+    exact, plain = results(plainly, torch.float32), results(plainly, torch.bfloat16)
     learner = results(learner_attention, torch.bfloat16)
     limits = {}
     for index, name in enumerate(("output", "dq", "dk", "dv")):
@@ -112,6 +100,23 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
         ).item()
         limits[f"{name}_error"] = 2 * rows[f"{name}_error_plain"]
     require_within(rows, limits)
+
+
+def plain_attention(layout, query, key, value):
+    """Return the causal attention [1, tokens, heads, head size] of the sequences of a micro-batch,
+    one at a time. The arguments are [1, heads, tokens, head size].
+    """
+    import torch
+    import torch.nn.functional as F
+
+    outs = []
+    rows_per_sequence = layout.keys.split(layout.key_starts.diff().tolist())
+    for length, rows in zip(layout.starts.diff().tolist(), rows_per_sequence, strict=True):
+        # [1, heads, sequence, head size]
+        q, k, v = query[:, :, rows], key[:, :, rows], value[:, :, rows]
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        outs.append(out[:, :, -length:])
+    return torch.cat(outs, dim=2).transpose(1, 2)
 
 
 def train(

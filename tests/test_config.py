@@ -401,6 +401,12 @@ def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
     assert set(files_of(tmp_path)) == {"config.json", "mine.txt"}
 
 
+def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_downloaded(ranks, tmp_path):
+    claim_folder(parse("--output-dir", str(tmp_path)), {})
+    with refused("holds a run"):
+        prepare_run(parse("--output-dir", str(tmp_path), "--model", "nobody/absent"))
+
+
 def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     run = tmp_path / "run"
     run.mkdir()

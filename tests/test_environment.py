@@ -11,7 +11,7 @@ from importlib import metadata
 import pytest
 
 from bnpo import environment
-from bnpo.environment import DEFAULTS, setup_environment
+from bnpo.environment import DEFAULTS, LAUNCHER, setup_environment
 from bnpo.files import ROOT
 from entry_points import Code, parse
 
@@ -20,7 +20,7 @@ from entry_points import Code, parse
 def restored(monkeypatch):
     """Each test starts without the variables, and leaves this process as it was."""
     before = dict(os.environ)
-    for name in (*DEFAULTS, "LOCAL_SIZE", "OMP_NUM_THREADS"):
+    for name in (*DEFAULTS, *LAUNCHER, "LOCAL_SIZE", "OMP_NUM_THREADS"):
         os.environ.pop(name, None)
     with warnings.catch_warnings():
         yield
@@ -67,13 +67,39 @@ def test_entry_points_that_forget_are_found(tmp_path, file, content, forgotten):
     assert Code(tmp_path).forgetful() == [f"{file}: {entry_point}" for entry_point in forgotten]
 
 
+RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_PORT": "29500"}
+RANK |= {"MASTER_ADDR": "127.0.0.1", "LOCAL_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"RANK": "x"},
+        {"LOCAL_RANK": "-1"},
+        {"WORLD_SIZE": ""},
+        {"WORLD_SIZE": "1"},  # of which RANK 1 is none
+        {"WORLD_SIZE": "0", "RANK": "0", "LOCAL_RANK": "0"},
+        {"MASTER_PORT": "tcp"},
+        {"MASTER_ADDR": ""},
+        {"LOCAL_SIZE": "4(x2)"},
+        {"LOCAL_SIZE": "0"},
+    ],
+)
+def test_variables_that_no_launcher_sets_make_no_rank(monkeypatch, changes):
+    for name, value in (RANK | changes).items():
+        monkeypatch.setenv(name, value)
+    setup_environment()
+    assert RANK.keys().isdisjoint(os.environ)
+
+
 @pytest.mark.parametrize(
     ("given", "threads"),
     [
         ({}, None),  # without a launcher: a program that starts one must not pass its own share on
-        ({"LOCAL_SIZE": "1"}, "6"),
-        ({"LOCAL_SIZE": "4"}, "1"),
-        ({"LOCAL_SIZE": "2", "OMP_NUM_THREADS": "5"}, "5"),
+        ({"LOCAL_SIZE": "4"}, None),
+        (RANK, "1"),
+        (RANK | {"LOCAL_SIZE": "2"}, "3"),
+        (RANK | {"LOCAL_SIZE": "2", "OMP_NUM_THREADS": "5"}, "5"),
     ],
 )
 def test_ranks_share_the_cores_of_a_machine_and_values_of_the_user_are_kept(

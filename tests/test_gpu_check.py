@@ -10,6 +10,7 @@ import pytest
 
 import gpu_check
 from bnpo.config import TINY_MODEL
+from bnpo.files import InputError
 from bnpo.planning import ModelShape
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 from conftest import CUDA_BUILD, python, report_of
@@ -33,6 +34,37 @@ def test_the_list_names_every_check_and_without_a_gpu_one_line_says_so():
     else:
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
         assert done.stderr.startswith("error: no CUDA device; ")
+
+
+def test_an_unknown_check_is_one_line_that_names_the_known_ones():
+    with pytest.raises(InputError, match="--only: unknown check x; known: first-step, "):
+        gpu_check.main(gpu_check.Args(only=("attention", "x")))
+
+
+def test_only_what_the_same_checks_wrote_is_deleted(tmp_path):
+    names = ("attention.log", "fp32-eager/metrics.jsonl", "fp32-eager.log", "verdicts.json")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    fp32_eager = [check for check in gpu_check.CHECKS if check.name == "fp32-eager"]
+    gpu_check.clear(tmp_path, tmp_path / "verdicts.json", fp32_eager)
+    assert {path.name for path in tmp_path.iterdir()} == {"attention.log", "verdicts.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("thesis.tex", "thesis.tex: is of no check; choose another --output-dir"),
+        ("", "cannot be written (File exists); choose another --output-dir"),
+    ],
+)
+def test_a_folder_with_other_files_is_refused_and_kept(name, message, tmp_path):
+    folder = tmp_path / "folder"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("text")  # without a name, the folder is a file
+    with pytest.raises(InputError, match=re.escape(message)):
+        gpu_check.clear(folder, tmp_path / "verdicts.json", gpu_check.CHECKS)
+    assert (folder / name).read_text() == "text"
 
 
 @pytest.mark.sampler

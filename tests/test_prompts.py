@@ -186,11 +186,20 @@ def test_a_system_prompt_is_a_text_or_a_file(tmp_path):
     for given, text in (
         (str(tmp_path / "system.txt"), "From a file."),
         ("Be exact. " * 99, "Be exact. " * 99),
+        ("/no_think", "/no_think"),
+        ("See notes/a.txt", "See notes/a.txt"),
+        ("<answer>7</answer>", "<answer>7</answer>"),
     ):
         config, _ = parse_train_config(
             ["--preset", "tiny", "--system-prompt", given], has_cuda=False
         )
         assert config.data.system_prompt == text
+
+
+@pytest.mark.parametrize("path", ["sytem.txt", "prompts/sytem", "/prompts/s.md", "~/x", "prompts/"])
+def test_a_system_prompt_that_is_the_path_of_no_file_is_refused(path):
+    with refused("--system-prompt: no file '.*'; correct the path, or write the prompt itself"):
+        parse_train_config(["--preset", "tiny", "--system-prompt", path], has_cuda=False)
 
 
 # The parts of Gemma's and Phi-3's chat templates that say how a turn ends.

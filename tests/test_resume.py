@@ -422,6 +422,9 @@ def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):
         with refused(f"{mine}: holds no demo; move it away, or choose another --output-dir"):
             demo.move_aside(folder)
         (mine / "thesis.tex").unlink()
+    with refused(f"{tmp_path}/file: holds no demo"):
+        (tmp_path / "file").touch()
+        demo.move_aside(tmp_path / "file")
     (folder / "base").mkdir()
     for name in ("base/protocol.json", "summary.json"):
         (folder / name).touch()

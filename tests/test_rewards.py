@@ -13,8 +13,9 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config, with_settings
 from bnpo.data import Problem, encode_prompt, load_problems
+from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
-from bnpo.files import InputError
+from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import (
     BOTH_RULES,
@@ -22,7 +23,7 @@ from bnpo.grading.rewards import (
     format_reward,
     last_number_reward,
 )
-from bnpo.planning import dry_run_training
+from bnpo.planning import dry_run_evaluation, dry_run_training
 from bnpo.policy.sampling import Answer
 from bnpo.policy.speed import Stopwatch
 from bnpo.report.run_files import summary
@@ -283,6 +284,7 @@ RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
             r"or take",
         ),
         ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
+        ({"stated": False, "reward_names": ("mine.py:accuracy",)}, [], ""),
         (
             {
                 "failed": YES,
@@ -497,6 +499,24 @@ def test_a_dry_run_tries_the_rewards(tmp_path, algo, refused, capsys):
         return
     with pytest.raises(InputError, match="--reward-range"):
         dry_run_training(config)
+
+
+@pytest.mark.parametrize("eval_only", [False, True])
+def test_a_dry_run_refuses_references_that_no_answer_can_equal(eval_only, tmp_path):
+    data = tmp_path / "numbers.jsonl"
+    data.write_text('{"problem": "1+1=?", "answer": "2"}\n' * 32)
+    sources = (str(data),) if eval_only else ("arithmetic",)
+    settings = {"grader": "last_number", "train_data": sources, "eval_every": int(eval_only)}
+    with pytest.raises(InputError, match=r"^arith.* cannot be equalled: .* is not one number"):
+        dry_run_training(with_settings(PRESETS["tiny"], **settings))
+
+
+def test_a_dry_run_of_an_evaluation_names_all_missing_files(tmp_path):
+    datasets = {name: {"data": str(tmp_path / name), "repetitions": 1} for name in ("a", "b")}
+    suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"datasets": datasets}
+    (tmp_path / "suite.json").write_text(json.dumps(suite))
+    with pytest.raises(InputError, match=f"{tmp_path}/a, {tmp_path}/b: no such data files"):
+        dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite=str(tmp_path / "suite.json")))
 
 
 def test_the_summary_counts_failures_and_names_findings(tmp_path):

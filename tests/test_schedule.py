@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bnpo.config import Planning
 from bnpo.files import ROOT, InputError
 from conftest import refused, users_environment
-from paper.planning import known_gpu
+from paper.planning import estimated_hours, known_gpu
 from paper.rows import Choice, Row, chosen_rows
 from paper.schedule import Devices, equal_sizes, fastest_sizes, run_rows, wall_hours
 
@@ -51,6 +52,15 @@ def test_rows_get_the_gpus_with_which_all_are_done_first(numbers, gpus, sizes, t
     assert fastest_sizes(chosen, hours, gpus) == sizes
     if sizes:
         assert wall_hours(chosen, hours, sizes, gpus) == total
+
+
+def test_numbers_of_gpus_that_ranks_cannot_share_samplers_on_are_left_out():
+    [row] = chosen_rows(
+        Choice(table="table1", preset="tiny", rows=("bnpo",), train_flags="--sampler-ranks 2")
+    )
+    hours_of = estimated_hours([row], Planning(gpu="H100"))
+    assert hours_of(row, 1) is None
+    assert hours_of(row, 2) > 0
 
 
 def test_rows_share_the_devices_equally_if_asked():

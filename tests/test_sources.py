@@ -557,6 +557,17 @@ def test_gated_data_sets_and_missing_networks_are_one_line(tmp_path):
         assert "\n" not in line
 
 
+@pytest.mark.parametrize(
+    "name", ["arithmetic,word-problems", "a.jsonl,hub:o/n#train", "hub:o/n#train,hub:o/m#test"]
+)
+def test_sources_that_are_separated_by_commas_are_refused_with_the_right_form(name):
+    message = (
+        f"{name}: no such data file; several sources .*: --train-data {name.replace(',', ' ')}$"
+    )
+    with pytest.raises(InputError, match=message):
+        load_problems(name)
+
+
 @pytest.mark.parametrize("name", ["hub:gsm8k#train", "hub:openai/gsm8k:main", "hub:openai/gsm8k"])
 def test_names_of_hub_data_sets_need_an_owner_and_a_split(name):
     with pytest.raises(

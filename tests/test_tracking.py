@@ -162,11 +162,11 @@ def test_wandb_gets_all_metrics_and_a_server_that_dies_costs_seconds_and_no_data
             InputError,
             match=r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE=",
         ):
-            WandbLog(config)
+            WandbLog(config, "online")
         wandb.teardown()
         server.shutdown()
         return
-    log = WandbLog(config)
+    log = WandbLog(config, "online")
     if dies == "after the start":
         server.dead.set()
     for step in range(1, 6):
@@ -207,7 +207,7 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(
     config, _ = parse_train_config(
         ["--preset", "tiny", "--wandb", "offline", "--output-dir", str(run)], has_cuda=False
     )
-    log = WandbLog(config)
+    log = WandbLog(config, "offline")
     for step in (1, 2, 3, 2, 3):  # as a run that is resumed after step 1
         log.log(step, {"reward/mean": step / 8})
     log.close()

@@ -107,7 +107,7 @@ def known_gpu(name: str) -> str | None:
 
 def estimated_hours(rows: Sequence[Row], planning: Planning) -> Callable[[Row, int], float | None]:
     """Return a function of a row and a number of GPUs: the hours of the row. None: it does not
-    fit, or its questions cannot be divided by the ranks.
+    fit, or the ranks do not divide its questions, or its --sampler-ranks the ranks.
     """
     inputs = read_inputs(rows)
 
@@ -115,8 +115,10 @@ def estimated_hours(rows: Sequence[Row], planning: Planning) -> Callable[[Row, i
     def hours_of(model: str, trained: bool, gpus: int) -> float | None:
         # All trained rows of a model take equally long.
         row = next(row for row in rows if (row.model, bool(row.train)) == (model, trained))
-        if trained and row.train.batch.questions_per_step % gpus:
-            return None
+        if trained:
+            batch, sharing = row.train.batch, row.train.hardware.sampler_ranks
+            if batch.questions_per_step % gpus or min(gpus, 8) % sharing:  # 8 in a machine
+                return None
         return row_cost(row, inputs[model], replace(planning, gpus=gpus)).hours
 
     return lambda row, gpus: hours_of(row.model, bool(row.train), gpus)

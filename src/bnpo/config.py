@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
@@ -28,7 +29,7 @@ T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
-# Of vLLM, which uses the lowest for values below it. Evaluations may also use 0.
+# The temperatures that vLLM takes: below the lowest it uses that. Evaluations may also use 0.
 TEMPERATURES = (0.01, 2.0)
 Decay = Annotated[float, Field(ge=0, lt=1)]
 Aggregation = Literal[
@@ -326,7 +327,7 @@ PRESETS = {
 
 # Settings that only one algorithm takes
 OF_ALGORITHM = {"beta": {"beta_parameters"}, "weight": {"weight", "weight_wrong"}}
-# Not taken from --config
+# Settings that are not taken from --config
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
@@ -507,6 +508,23 @@ def _check_commas(argv: Sequence[str]) -> None:
             )
 
 
+# A value of --system-prompt that is meant as a path. Not /no_think, which is a prompt for Qwen3.
+PATH = re.compile(r"\S+\.(txt|md|jinja)|[\w./~-]+/[\w./~-]*", re.ASCII)
+
+
+def _system_prompt(value: str) -> str:
+    """Return the text of --system-prompt, or that of the file that it names. Raises InputError for
+    a path without a file.
+    """
+    if os.path.isfile(value):
+        return read_text(value).strip()
+    if PATH.fullmatch(value):
+        raise InputError(
+            f"--system-prompt: no file '{value}'; correct the path, or write the prompt itself"
+        )
+    return value
+
+
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the config of the command line `argv`, and a line that says why it has its preset.
     Raises InputError.
@@ -526,8 +544,8 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     if config.update.lr is None:
         adds_lora = config.update.lora_rank is not None and defaults.update.lora_rank is None
         found["lr"] = defaults.update.lr * (10 if adds_lora else 1)
-    if config.data.system_prompt and os.path.isfile(config.data.system_prompt):
-        found["system_prompt"] = read_text(config.data.system_prompt).strip()
+    if "system_prompt" in _typed(argv):
+        found["system_prompt"] = _system_prompt(config.data.system_prompt)
     if config.folder.output_dir is None:
         found["output_dir"] = (
             f"runs/{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"

@@ -123,7 +123,13 @@ def _load(name: str, columns: Columns) -> tuple[list[Problem], str | None]:
         return problems, None
     on_hub, in_folder = name.startswith("hub:"), _folder_and_config(name) is not None
     # Unlike Path.is_file, False for names that are too long
-    if not (on_hub or in_folder or os.path.isfile(name)):
+    exists = in_folder or os.path.isfile(name)
+    if "," in name and not exists and (not on_hub or ",hub:" in name):
+        raise InputError(
+            f"{name}: no such data file; several sources are separated by blanks: "
+            f"--train-data {name.replace(',', ' ')}"
+        )
+    if not (on_hub or exists):
         advice = (
             f"`python scripts/prepare_data.py --only {Path(name).stem}` downloads the sets of "
             "data/README.md"
@@ -567,7 +573,7 @@ def stop_token_ids(tokenizer) -> list[int]:
     names, answer = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3"
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
     text = ""
-    # No template, or one for prompts only; templates raise what they like
+    # There may be no template, or one for prompts only, and templates raise what they like
     with suppress(Exception):
         text = tokenizer.apply_chat_template(messages, tokenize=False)
     _, found, end = text.rpartition(answer)
@@ -608,9 +614,9 @@ def sampling_seeds(seed: int, step: int, questions: Sequence[int], draw: int = 0
     """Return a 32-bit seed per question, which depends on (seed, step, question, draw) only. Answer
     j adds j to it. `draw` counts the draws of a step from 0 (--resample-rounds).
     """
-    # Not on the rank or on earlier steps, so a resumed run and another number of ranks sample the
-    # same answers. Two draws of a step can have the same question, if the data are few or an epoch
-    # ends between them. Its answers must not be the same.
+    # They do not depend on the rank or on earlier steps, so a resumed run and another number of
+    # ranks sample the same answers. Two draws of a step can have the same question, if the data are
+    # few or an epoch ends between them. Its answers must not be the same.
     later_draw = [draw] if draw else []
     return [
         int(np.random.SeedSequence([seed, step, int(q), *later_draw]).generate_state(1)[0])

@@ -27,8 +27,8 @@ T = TypeVar("T")
 # gets the driver's library from Windows. Containers may lack nvidia-smi.
 GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 
-# Set by every launcher of ranks
-LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Set by every launcher of ranks. All but the address are numbers.
+LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR")
 # Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank. Our
 # ranks know theirs from LAUNCHER. DeepSpeed refuses other values, as an interactive shell inside an
 # MPI job leaves them.
@@ -77,7 +77,7 @@ def setup_environment() -> None:
                 "PYTHONOPTIMIZE=2 or python -OO: removes docstrings, which transformers reads; "
                 "unset it, or use 1"
             )
-    if not all(name in os.environ for name in LAUNCHER):
+    if not is_rank():
         forget_launcher()  # leftovers of another program or of the shell
     for name in [name for name in os.environ if name.startswith(MPI_LAUNCHERS)]:
         del os.environ[name]
@@ -120,12 +120,22 @@ def setup_environment() -> None:
     )
 
 
+def is_rank() -> bool:
+    """Return whether the environment has all variables of LAUNCHER, with values that one sets."""
+    *numbers, address = (os.environ.get(name, "") for name in LAUNCHER)
+    local_size = os.environ.get("LOCAL_SIZE", "1")  # set by DeepSpeed's launcher only
+    if not address or not all(number.isdecimal() for number in (*numbers, local_size)):
+        return False
+    rank, local_rank, ranks, _ = map(int, numbers)
+    return max(rank, local_rank) < ranks and int(local_size) > 0
+
+
 def forget_launcher() -> None:
     """Remove the variables of a launcher: this process is no rank, whatever its environment
     says.
     """
     # With torchrun's variable, rank 0 would wait for the store of an agent that is not there.
-    for name in (*LAUNCHER, "TORCHELASTIC_USE_AGENT_STORE"):
+    for name in (*LAUNCHER, "LOCAL_SIZE", "TORCHELASTIC_USE_AGENT_STORE"):
         os.environ.pop(name, None)
 
 
@@ -248,7 +258,7 @@ def launcher_flags(ranks: int) -> list[str]:
     """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises
     InputError.
     """
-    # --num_gpus ignores it, and takes GPU 0 and those that follow
+    # --num_gpus ignores CUDA_VISIBLE_DEVICES, and takes GPU 0 and those that follow
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not names or not expects_cuda():
         return ["--num_gpus", str(ranks)]
@@ -294,7 +304,7 @@ def _join_help_lines(settings: type) -> None:
     import docstring_parser
     import tyro
 
-    # Where there is none, the text of the flag says what happens
+    # Where a flag has no default, its text says what happens without it
     def default_in_help(default: str) -> str:
         return "" if default in ("", "None", "''") else f"(default: {default})"
 

@@ -30,17 +30,20 @@ from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import (
     Suite,
-    dataset_problems,
+    check_references,
     encode_prompts,
     load_suite,
     longest_sequence,
+    override,
     own_settings,
+    suite_problems,
 )
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import BUILT_IN
 from bnpo.policy.folder import (
     check_model,
+    check_prompts,
     empty_model,
     load_tokenizer,
     local_folder,
@@ -63,7 +66,8 @@ DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 BANDWIDTH_USE = 0.6  # share of the bandwidth that sampling reaches
 SAMPLING_USE = 0.4  # share of the operations that sampling reaches: few rows per product
 MFU = 0.35  # share of the operations that an update reaches
-# Of a pass that draws a token of each answer, besides the GPU's work: scheduling and launching
+# Seconds of a pass that draws a token of each answer, beside the GPU's work: scheduling and
+# launching kernels
 PASS_SECONDS = 0.005
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
 # Mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
@@ -86,7 +90,7 @@ class ModelShape:
             )
 
         self.parameters = elements(model)  # a tied head counts once
-        # Number, elements of one
+        # Number of layers, and elements of the largest
         self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))
         head = model.get_output_embeddings().weight  # [vocabulary, hidden]
         self.vocabulary, self.hidden, self.head = len(head), config.hidden_size, head.numel()
@@ -140,7 +144,7 @@ def learner_memory(
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
     trained = adapter or shape.parameters
-    # Of a rank
+    # Trained elements, and bytes of weights, of a rank
     partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)
     bucket = min(REDUCE_BUCKET, trained)  # elements of gradients that are reduced together
     held = Counter(weights=weights * (not hardware.offload_weights))
@@ -238,7 +242,7 @@ def plan_memory(
     """
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     sharing, given = hardware.sampler_ranks, hardware.gpu_memory
-    # Its baseline is an answer too
+    # The baseline of remax is an answer, too
     per_question = batch.samples_per_question + (config.method.algo == "remax")
     answers = batch.questions_per_step * sharing // ranks * per_question  # of a sampler
     # What a GPU needs for all answers: its part of the weights, the workspace of a prefill, CUDA
@@ -401,7 +405,7 @@ def sampling_seconds(
     answers = ceil(answers / max(1, (planning.gpus or 1) // size))  # of a sampler
     shape, (_, bandwidth, operations) = inputs.shape, data_sheet(planning.gpu)
     mean = min(planning.answer_tokens, inputs.longest_answer)
-    # Each draws a token of all answers at work
+    # Each pass draws a token of all answers at work
     passes = max(0, answers / most - 1) * mean + inputs.longest_answer
     # Bytes read for a token
     cache = 4 * shape.key_heads * shape.head_size * shape.layers * (inputs.prompt + mean)
@@ -476,7 +480,7 @@ def plan_training(config: TrainConfig, inputs: Inputs) -> tuple[dict[str, float]
     lines.append(
         f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once"
     )
-    # At the start, every so many steps and at the end
+    # Evaluations are made at the start, every so many steps and at the end
     evaluations = ceil(inputs.steps / every) + 1 if every else 0
     sampling, update = step_seconds(config, inputs, plan)
     seconds = {
@@ -543,16 +547,18 @@ def training_inputs(config: TrainConfig) -> Inputs:
                 f"prompt of problem {problem.id}:\n{tokenizer.decode(prompt)}\nanswer: "
                 f"{problem.answer}"
             )
+        check_prompts(folder, tokenizer, prompts)
         problems, mean = kept, fmean(map(len, prompts))
         lines += own_settings(suite, data.grader, tokenizer) if suite else []
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
+    check_references(problems, data.train_data, data.rewards, data.grader)
     if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
         example = problems[0].answer
         Grader(data.rewards, users_range=config.users_range, workers=1, example=example).close()
-    evaluation = (
-        evaluation_inputs(data.model, suite) if suite else Inputs(shape, mean, longest, 0, 0, 0, [])
-    )
+    evaluation = Inputs(shape, mean, longest, 0, 0, 0, [])
+    if suite:
+        evaluation = evaluation_inputs(data.model, override(suite, (), None, data.grader))
     epoch, answers = (
         len(problems) // batch.questions_per_step,
         batch.questions_per_step * batch.samples_per_question,
@@ -581,14 +587,15 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     longest = suite.max_prompt_tokens + suite.max_answer_tokens
     _, shape, tokenizer = find_model(name, longest)
-    answers, lines = 0, []
+    answers, lines, problems_by_name = 0, [], suite_problems(suite)
     for dataset_name, dataset in suite.datasets.items():
-        problems, repetitions = dataset_problems(dataset), dataset.repetitions
+        problems, repetitions = problems_by_name[dataset_name], dataset.repetitions
+        check_references(problems, [dataset.data], ["accuracy"], suite.grader)
         if tokenizer:
             encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
         count = len(problems)
         answers += count * repetitions
-        # With the largest variance that problems can have
+        # Problems are assumed to have the largest possible variance
         found = 100 * detectable(error=sqrt(0.25 / count))
         lines.append(
             f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true "

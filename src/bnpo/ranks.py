@@ -29,7 +29,7 @@ from bnpo.files import InputError, line_of
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Signals this soon after the first repeat its request: the launcher passes Ctrl-C on, as SIGTERM
 ECHO_SECONDS = 1.0
-# In which the launcher of a rank notices that another of its ranks has ended
+# Time in which the launcher of a rank notices that another of its ranks has ended
 LAUNCHER_SECONDS = 10.0
 OLDEST_GPU = (7, 5)
 """Compute capability of the oldest GPUs that torch and vLLM have kernels for, such as a T4."""
@@ -269,7 +269,7 @@ class Ranks:
         # Last: a rank that waits in vain for the others above must end at the first signal.
         # Python handlers run in the main thread, which may wait in a collective. The interpreter
         # writes signal numbers to this socket at once, and a thread reads them.
-        # Attributes, since Python closes what nothing refers to
+        # They are attributes, since Python closes what nothing refers to
         self._signals, self._wakeup = socket.socketpair()
         self._wakeup.setblocking(False)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)

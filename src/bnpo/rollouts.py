@@ -82,7 +82,7 @@ def collect(
     n, reward_weights = config.batch.questions_per_step, config.method.reward_weights
     groups, greedy = [], []  # [q] each: answers and grades, the same for ReMax's greedy answers
     for draw, questions in enumerate(draws):
-        # Perhaps none
+        # This rank's share, which may be empty
         own_questions = np.array_split(questions, dist.get_world_size())[dist.get_rank()]
         seeds = sampling_seeds(config.sampling.seed, step, own_questions, draw)
         own_groups = _sample_and_grade(task, own_questions, seeds, sampler, config, stopwatch)
@@ -198,7 +198,7 @@ def has_signal(
     counted = rewards if weights is None else rewards[:, :, np.array(weights) != 0]
     if failed is None:
         failed = np.zeros(rewards.shape[:2], dtype=bool)
-    # Of each question, the rewards of the first answer that has not failed, [q, 1, K]
+    # Rewards of each question's first answer that has not failed, [q, 1, K]
     first = counted[np.arange(len(counted)), failed.argmin(axis=1)][:, None]
     return ((counted != first) & ~failed[:, :, None]).any(axis=(1, 2))
 

@@ -2,8 +2,9 @@
 taught to speak.
 
     Tom has 5 apples and buys 7 more. How many apples does Tom have now?
-    answer 12 Anna has 9 pens, loses 2 and then finds 4 more. How many pens does Anna have now?
-    answer 11
+    Anna has 9 pens, loses 2 and then finds 4 more. How many pens does Anna have now?
+
+The answers are 12 and 11.
 
 `word-problems:LARGEST:STEPS` sets the difficulty: the largest number in a problem and the number of
 steps, 1 or 2. The default is `word-problems:9:1`. Training never sees a pair of numbers that a step
@@ -45,7 +46,7 @@ def draw_word_problems(
             f"{source}: write {form}, with LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2"
         )
     while True:
-        # From 2: "1 apples" is no English.
+        # Numbers begin at 2: "1 apples" is no English.
         start, *numbers = rng.integers(
             2, int(largest or "9") + 1, size=int(steps or "1") + 1
         ).tolist()

@@ -118,7 +118,7 @@ def equal(reference: str, answer: str) -> bool:
         return verdict(reference.strip(), answer.strip())
 
 
-# Mpmath has one precision for all threads, so only one of them may compare
+# mpmath has one precision for all threads, so only one of them may compare
 _LOCK = threading.RLock()
 
 

@@ -28,7 +28,7 @@ AS_THEY_ARE = (-np.inf, np.inf)  # the range of a reward that is not mapped to [
 
 class Advantages(NamedTuple):
     values: np.ndarray  # [n, m] float64
-    # From bnpo: one, or one per reward with `decompose`; from other estimators: none
+    # Fits of bnpo: one, or one per reward with `decompose`. Other estimators have none
     fits: list[BetaFit]
 
 
@@ -64,10 +64,7 @@ def compute_advantages(
     for wrong settings.
     """
     algo = method.algo
-    if algo not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
-    if algo in NEEDS_RANGE and np.isinf(np.asarray(ranges, dtype=float)).any():
-        raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
+    _check_algorithm(algo, ranges)
     rewards = _as_array(rewards)
     n, m, k = rewards.shape
     method.check(n, m, k)
@@ -79,7 +76,6 @@ def compute_advantages(
     if algo in get_args(NeedsLengths) and (lengths is None or np.shape(lengths) != (n, m)):
         raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
     tokens = ABSENT if lengths is None else np.asarray(lengths)  # [n, m]
-
     # One answer has a signal only where every question has one
     kept = known.sum(axis=1) >= min(2, m)  # [n], questions that count
     values = np.zeros((n, m))
@@ -94,6 +90,14 @@ def compute_advantages(
     if method.rescale_advantages:
         values = _rescaled(values, counted.sum())
     return Advantages(values, fits)
+
+
+def _check_algorithm(algo: str, ranges: np.ndarray | Sequence) -> None:
+    """Raise ValueError for an unknown algorithm, and for one that needs other `ranges`."""
+    if algo not in ALGORITHMS:
+        raise ValueError(f"unknown algorithm '{algo}'; known: {', '.join(ALGORITHMS)}")
+    if algo in NEEDS_RANGE and np.isinf(np.asarray(ranges, dtype=float)).any():
+        raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
 
 
 def _known_answers(failed: np.ndarray | None, n: int, m: int) -> np.ndarray:
@@ -138,7 +142,7 @@ def _of_known_answers(
 ) -> Advantages:
     """Return the advantages of questions with known rewards. Those of failed answers may be nan."""
     k = rewards.shape[2]
-    # [K]
+    # Weights [K]
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)
     # With `decompose` each reward is a part; then the weighted average of the parts' advantages.
     parts = [[i] for i in range(k)] if method.decompose else [list(range(k))]
@@ -150,7 +154,7 @@ def _of_known_answers(
         combined, combined_greedy = (
             (r[:, :, part] * inner_weights).sum(axis=2) / divisor for r in (rewards, greedy)
         )
-        # Of answers with nearly equal rewards, all get the lowest one
+        # Where the rewards of a group are nearly equal, all get the lowest one
         lowest, highest = (f(combined, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
         nearly_equal = (highest - lowest <= EQUAL) & ~np.isnan(combined)  # [n, m]
         np.copyto(combined, lowest, where=nearly_equal)

@@ -69,7 +69,7 @@ class Lengths:
         """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal
         prompts are one group.
         """
-        # Of the groups, by prompt; a new prompt gets the next number
+        # Numbers of the groups by prompt; a new prompt gets the next number
         numbers: dict[tuple[int, ...], int] = {}
         groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
         of_prompts, of_answers = (
@@ -216,7 +216,7 @@ def collate(
     answer_counts = Counter(prompt for prompt, _ in pairs)
     shared_prompts = [prompt for prompt, count in answer_counts.items() if count > 1]
     nothing = np.empty(0, dtype=np.int64)
-    # Of shared prompts: [prompt tokens], places in the row
+    # The places of each shared prompt in the row, [prompt tokens]
     places_of_prompt: dict[tuple[int, ...], np.ndarray] = {}
 
     def append(ids: tuple[int, ...], shared: np.ndarray) -> np.ndarray:
@@ -242,21 +242,35 @@ def collate(
         # The prompt's last token predicts the answer's first
         predicting.append(places[len(prompt) - 1 :])
 
-    def tensor(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.from_numpy(np.concatenate(parts)).to(device)
-
-    def starts(parts: list[np.ndarray]) -> torch.Tensor:
-        return torch.tensor([0, *accumulate(map(len, parts))], dtype=torch.int32, device=device)
-
-    sequences = Sequences(
-        starts(positions), tensor(keys), starts(keys), max(map(len, positions)), max(map(len, keys))
-    )
     return MicroBatch(
         input_ids=torch.tensor(row, device=device),
-        position_ids=tensor(positions),
-        sequences=sequences,
+        position_ids=_joined(positions, device),
+        sequences=_sequences(positions, keys, device),
         targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
-        predicting=tensor(predicting),
+        predicting=_joined(predicting, device),
         lengths=np.array([len(answer) for _, answer in pairs]),
         indices=indices,
     )
+
+
+def _sequences(
+    positions: list[np.ndarray], keys: list[np.ndarray], device: torch.device | str
+) -> Sequences:
+    """Return the sequences with these positions [tokens] and keys [keys] of each."""
+    return Sequences(
+        _starts(positions, device),
+        _joined(keys, device),
+        _starts(keys, device),
+        max(map(len, positions)),
+        max(map(len, keys)),
+    )
+
+
+def _joined(parts: list[np.ndarray], device: torch.device | str) -> torch.Tensor:
+    """Return the arrays one behind the other."""
+    return torch.from_numpy(np.concatenate(parts)).to(device)
+
+
+def _starts(parts: list[np.ndarray], device: torch.device | str) -> torch.Tensor:
+    """Return where each array begins if they are joined, and where the last one ends."""
+    return torch.tensor([0, *accumulate(map(len, parts))], dtype=torch.int32, device=device)

@@ -23,7 +23,7 @@ NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]  # they n
 Others = Literal["gdpo", "grpo", "maxrl", "reinforce", "remax", "rloo", "shrinkage"]
 # Estimators that divide by p, or need it in [0, 1]. Others take rewards of any size and sign.
 NEEDS_RANGE = (*get_args(OnUnitInterval), "maxrl")
-# Names that --algo takes, those of the functions below
+# Names that --algo takes: those of the functions below
 Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]
 # Alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers with rewards
 # of 0 and 1, and of 500 answers with graded rewards

@@ -63,7 +63,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for part in parts:
             logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
-            # Of which the copies that torch makes are small
+            # In parts, so that the copies that torch makes are small
             few_rows = logits.split(max(1, len(logits) // 16))
             normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]

@@ -22,7 +22,7 @@ OPERATORS = {
 }
 FUNCTIONS: dict[str, Callable] = {"sqrt": np.sqrt, "log": np.log, "exp": np.exp}
 ALLOWED = "Use p, m, n, numbers, + - * / ** and sqrt, log, exp, as in (1 - p)**0.5 / p"
-# At which tables show values
+# Accuracies at which tables show values
 ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
 LARGEST_WEIGHT = 1e30  # far below the largest number in fp32, in which the learner holds advantages
 

@@ -345,22 +345,8 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
     protocol = read_json(
         folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote"
     )
-    try:
-        # `content_hash` of every data set included, so that other problems are refused.
-        fields_of_suite = protocol["suite"] | {
-            "grader": rule or protocol["grader"],
-            "both_rules": True,
-        }
-        suite = TypeAdapter(Suite).validate_python(fields_of_suite)
-        seed, tags = protocol["seed"], protocol["answer_tags"]
-    except (KeyError, TypeError, ValidationError) as error:
-        raise InputError(
-            f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew"
-        ) from error
-    problems = suite_problems(suite)
-    for name, dataset in suite.datasets.items():
-        check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
-    evaluation = Evaluation(suite, problems, seed, tags)
+    evaluation = kept_evaluation(folder, protocol, rule)
+    suite = evaluation.suite
     keys = evaluation.sample_keys()
     samples = Samples(folder, keys, protocol)
     before = list(samples.records.values())
@@ -375,7 +361,7 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
     grader.close()
     changes = []
     for old, new in zip(before, records, strict=True):
-        reference = problems[new["dataset"]][new["index"]].answer
+        reference = evaluation.problems[new["dataset"]][new["index"]].answer
         changes += changed_verdicts(old, new, reference)
         # The verdict of the old rule stays, so that a regrade which is killed leaves scores by
         # either rule.
@@ -395,6 +381,28 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
         write_json(folder / "protocol.json", graded)
     samples.close()
     return Outcome(folder, [results], None, changes)
+
+
+def kept_evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
+    """Return the evaluation that `protocol`, of the results in `folder`, describes, to be graded by
+    all rules. `rule` is that of the scores. Raises InputError.
+    """
+    try:
+        # `content_hash` of every data set included, so that other problems are refused.
+        fields_of_suite = protocol["suite"] | {
+            "grader": rule or protocol["grader"],
+            "both_rules": True,
+        }
+        suite = TypeAdapter(Suite).validate_python(fields_of_suite)
+        seed, tags = protocol["seed"], protocol["answer_tags"]
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InputError(
+            f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew"
+        ) from error
+    problems = suite_problems(suite)
+    for name, dataset in suite.datasets.items():
+        check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
+    return Evaluation(suite, problems, seed, tags)
 
 
 def changed_verdicts(old: Record, new: Record, reference: str) -> list[dict]:

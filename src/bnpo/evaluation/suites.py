@@ -37,7 +37,7 @@ class Dataset(Columns):
 
     data: str  # a source, as in --train-data
     repetitions: Positive[int]  # answers to each problem
-    # Only so many from the beginning; None: all. The standard error needs two.
+    # Number of problems, the first ones of the source; None: all. The standard error needs two.
     problems: Annotated[int, Field(ge=2)] | None = None
     # Other reference answers than the file's, by id, such as 4.2 \pm 0.1
     references: dict[str, str] | None = None

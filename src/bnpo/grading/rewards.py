@@ -48,7 +48,7 @@ def last_number(text: str) -> Decimal | None:
     >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
     ['1234.50', '-3', '3', '40', 'None']
     """
-    # Not in all of it: this runs in the training process
+    # Only the end of a long text is searched, because this runs in the training process
     matches = deque(NUMBER.finditer(text[-12_000:]), maxlen=1)
     if not matches:
         return None
@@ -175,7 +175,7 @@ def _search_first(file: Path) -> None:
 
 def _is_beside(package: str, file: Path) -> bool:
     """Return whether a script's import of `package` would find another file in its folder."""
-    # Python's own come first, and these two run the worker
+    # Python's own modules come first, and the other two run the worker
     if package in (*sys.builtin_module_names, "bnpo", "mathequal"):
         return False
     if FrozenImporter.find_spec(package) is not None:

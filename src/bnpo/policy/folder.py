@@ -285,7 +285,7 @@ def adapter_base(folder: Path) -> Path | None:
         return None
     settings = read_json(file, "it must be that of a peft adapter")
     check_weights(folder)
-    # Have no own tensors
+    # Settings that change the model without tensors of their own
     names = [name for name in ("target_parameters", "layer_replication") if settings.get(name)]
     for weights in folder.glob("adapter_model.safetensors"):
         with safe_open(weights, framework="np") as tensors:

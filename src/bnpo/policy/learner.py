@@ -207,7 +207,7 @@ class Learner:
         metrics["loss"] /= updates
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
-        # Because loss or gradient norm was not finite
+        # Updates that were skipped, because loss or gradient norm was not finite
         metrics["updates/skipped"] = updates - len(norms)
         trained = experience.lengths(experience.advantages.nonzero()[0])
         metrics["update/tflop"] = (
@@ -252,9 +252,9 @@ class Learner:
         `old_logprobs`.
         """
         update, drawn = self.config.update, self.config.sampling.drawn
-        # [answers of the mini-batch]
+        # Lengths [answers of the mini-batch]
         lengths = np.array([len(experience.answers[i]) for i in mini_batch])
-        # [N], weights in the loss, equal for all tokens of an answer
+        # Weights in the loss [N], equal for all tokens of an answer
         weights = np.zeros(len(experience.answers))
         weights[mini_batch] = token_weights(
             lengths, update.aggregation, self.config.sampling.max_answer_tokens
@@ -327,7 +327,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
     if config.hardware.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.hardware.offload_weights:
-        # Copied in every pass, faster if pinned
+        # Weights are copied in every pass, which is faster from pinned memory
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     fp16 = (
         {"enabled": True, "loss_scale": config.hardware.loss_scale}

@@ -13,7 +13,7 @@ from bnpo.algorithm.loss import LogitSteps, token_logprobs
 from bnpo.ranks import AMPERE, compute_capability
 
 ATTENTION = "bnpo"  # name of `attention` among transformers' implementations
-# Settings that it may ignore
+# Settings that `attention` may ignore
 WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
 
 
@@ -65,7 +65,7 @@ class Policy(torch.nn.Module):
 
 def elements(module: torch.nn.Module) -> int:
     """Return the number of elements of a module's parameters, partitioned or whole."""
-    # Ds_numel: of a partitioned one
+    # A partitioned parameter has its number of elements in `ds_numel`
     return sum(getattr(p, "ds_numel", p.numel()) for p in module.parameters())
 
 
@@ -131,7 +131,7 @@ def attention(
     value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
     if has_varlen_kernel(query):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
-        # Earlier keys, later keys; -1: all
+        # Number of earlier and of later keys; -1: all
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
         out = varlen_attn(
             query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True
@@ -142,7 +142,7 @@ def attention(
     dtype = query.dtype
     if dtype.itemsize == 2:
         query, key, value = query.float(), key.float(), value.float()
-    # [2, sequences]: tokens, keys
+    # Tokens and keys of every sequence, [2, sequences]
     shapes = torch.stack([sequences.starts.diff(), sequences.key_starts.diff()])
     shapes, counts = shapes.unique_consecutive(return_counts=True, dim=1)  # [2, runs], [runs]
     tokens_per_run, keys_per_run = (shapes * counts).tolist()

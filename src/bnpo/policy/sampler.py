@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from bnpo.policy.sampling import (
     SampledGroup,
 )
 from bnpo.ranks import gather
+
+if TYPE_CHECKING:  # vLLM takes seconds to import
+    from vllm.outputs import CompletionOutput
 
 
 class Sampler:
@@ -75,7 +79,7 @@ class Sampler:
             rank_no_tokens()
             self._llm.apply_model(hold_wide_head)
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
-        # Among the ranks that share its engine
+        # This rank's number among those that share its engine
         self.place = get_tp_group().rank_in_group if launched else 0
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
@@ -100,27 +104,19 @@ class Sampler:
         answer to each prompt comes in a group of its own. Exhaust this iterator: abandoned requests
         stay in the engine. Raises RunError.
         """
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.sampling_params import SamplingParams
 
         # Cached prefixes change last bits, so a resumed run would differ
         self._llm.reset_prefix_cache()
         shares = self._of_sharing_ranks((prompts, seeds))
-        # Of this rank's prompts among those of the engine
+        # The place of this rank's first prompt among those of the engine
         first = sum(len(share) for share, _ in shares[: self.place])
         own_prompts = range(first, first + len(prompts))
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
-        common = {
-            "max_tokens": max_tokens,
-            "stop_token_ids": self._stop_token_ids,
-            "detokenize": False,
-            "output_kind": RequestOutputKind.FINAL_ONLY,
-            "skip_clone": True,  # each request has parameters of its own
-            "logprobs": 0 if logprobs else None,  # of the drawn token alone
-            "flat_logprobs": logprobs,
-        }
-        # 0: of all tokens
+        common = self._common_parameters(max_tokens, logprobs)
+        # top_k 0: every token can be drawn
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
-        # Whether greedy, prompt
+        # (whether it is the greedy answer, index of the prompt)
         requests = product([False, True] if greedy_too else [False], range(len(prompts)))
         engine, unanswered, checksum = self._llm.llm_engine, {}, 0
         while True:
@@ -135,23 +131,33 @@ class Sampler:
                 break
             for output in engine.step():
                 i, greedy = unanswered.pop(output.request_id)
-                answers = []
-                for completion in output.outputs:
-                    # [tokens]
-                    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None
-                    answers.append(
-                        Answer(
-                            list(completion.token_ids),
-                            completion.finish_reason == "stop",
-                            of_tokens,
-                        )
-                    )
-                    # A sum, since answers end in any order
-                    checksum += zlib.crc32(np.array(answers[-1].token_ids))
+                answers = [_answer(completion, logprobs) for completion in output.outputs]
+                # A sum, since answers end in any order
+                checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
                 if i in own_prompts:
                     yield SampledGroup(i - first, greedy, answers)
+        self._check_answers([prompts[i] for i, _ in unanswered.values()], checksum)
+
+    def _common_parameters(self, max_tokens: int, logprobs: bool) -> dict:
+        """Return vLLM's parameters that all requests of a call of `sample` have."""
+        from vllm.sampling_params import RequestOutputKind
+
+        return {
+            "max_tokens": max_tokens,
+            "stop_token_ids": self._stop_token_ids,
+            "detokenize": False,
+            "output_kind": RequestOutputKind.FINAL_ONLY,
+            "skip_clone": True,  # each request has parameters of its own
+            "logprobs": 0 if logprobs else None,  # of the drawn token alone
+            "flat_logprobs": logprobs,
+        }
+
+    def _check_answers(self, unanswered: Sequence[list[int]], checksum: int) -> None:
+        """Raise RunError if prompts have no answers, or if ranks that share this engine have drawn
+        answers with another `checksum`.
+        """
         if unanswered:  # vLLM returns nothing for requests that it aborted
-            lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
+            lost = ", ".join(map(str, unanswered))
             raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             raise RunError(
@@ -168,7 +174,7 @@ class Sampler:
             {"prompt_token_ids": token_ids} for token_ids in self._of_sharing_ranks(prompt + answer)
         ]
         output = self._llm.generate(asked, parameters, use_tqdm=False)[self.place]
-        # One dict of candidates per token of the answer
+        # A dict of candidates for each token of the answer
         scores = output.prompt_logprobs[len(prompt) :]
         return np.array([score[token].logprob for token, score in zip(answer, scores, strict=True)])
 
@@ -221,6 +227,12 @@ class Sampler:
         group.
         """
         self._llm.llm_engine.engine_core.shutdown()
+
+
+def _answer(completion: "CompletionOutput", logprobs: bool) -> Answer:
+    """Return an answer of vLLM's, with `logprobs` also the log-probabilities [tokens]."""
+    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None
+    return Answer(list(completion.token_ids), completion.finish_reason == "stop", of_tokens)
 
 
 def _device_arguments(settings: EngineSettings) -> dict:

@@ -10,7 +10,7 @@ import numpy as np
 PREFILL_TOKENS = 8192  # of prompts that the sampler processes at once, at least
 # Answers drawn at once, at most: vLLM's largest CUDA graph; more would run without graphs
 MOST_SEQUENCES = 512
-# That the engine holds at once: all of a large evaluation would fill its memory
+# Requests that the engine holds at once: all of a large evaluation would fill its memory
 MOST_REQUESTS = 4096
 
 

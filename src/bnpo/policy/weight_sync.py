@@ -22,15 +22,16 @@ from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
 COMPARED_ANSWERS = 3  # per rank: a sync has failed if all of them differ after it
-# Compared after a sync, at least; if the answer is shorter, they begin in its prompt
+# Least tokens that are compared after a sync; of a shorter answer, they begin in its prompt
 LEAST_TOKENS = 32
 ROUNDING_FACTOR = 3.0
 """Two correct computations may differ by this many times what one more rounding of the embeddings
 changes. With a real model of 30 layers in bf16 they differ by 0.7 to 1.3 times that, and small
 faults (attention scores that are off by a quarter, another rotary base) by 5 to 11 times."""
-# As ROUNDING_FACTOR, after a sync: its answers are other texts than the one that was measured
+# The same after a sync, whose answers are other texts than the one that was measured
 LATER_FACTOR = 5.0
-# Per token, never refused: in fp32 kernels differ by more than one rounding, up to 1e-4
+# Difference per token that is never refused: in fp32, kernels differ by more than one rounding, up
+# to 1e-4
 SMALLEST_BOUND = 3e-4
 COMPARED_TOKENS = 96  # of the answer, in the check at the start
 # This check reaches past no longer sliding window: attention by the model's own code is quadratic
@@ -160,11 +161,10 @@ def measure_sync(
         text = (prompt + answer)[: sampling.max_prompt_tokens + sampling.max_answer_tokens - 1]
         split = max(1, min(len(prompt), len(text) - LEAST_TOKENS))
         prompt, answer = text[:split], text[split:]
-        # Of this rank
         own_difference = np.abs(
             sampler.score(prompt, answer) - learner.score(prompt, answer)
         ).mean()
-        # The largest, or nan: all ranks continue, or none
+        # The largest of all ranks, or nan: all ranks continue, or none
         difference = float(np.max(gather(own_difference)))
         if difference <= bound:
             return difference
@@ -252,7 +252,7 @@ def _text(learner: Learner, ids: list[int]) -> tuple[list[int], list[int]]:
     sliding windows.
     """
     sampling = learner.config.sampling
-    # VLLM scores texts that one more token fits
+    # vLLM scores a text only if one more token would fit behind it
     longest = sampling.max_prompt_tokens + sampling.max_answer_tokens - 1
     window = getattr(learner.model.config, "sliding_window", None) or 0
     length = min(longest, max(2 * COMPARED_TOKENS, min(window, MOST_WINDOW) + COMPARED_TOKENS))

@@ -1,14 +1,11 @@
 """Show runs and evaluations: as one HTML page that needs no server, or as a summary in the
 terminal. A run writes its own page, so this is for comparisons, and for runs that were killed.
 
-python -m bnpo.report runs/tiny-bnpo-seed0                     # writes report.html into the run's
-folder
+python -m bnpo.report runs/tiny-bnpo-seed0    # writes report.html into the run's folder
 
-python -m bnpo.report runs/a runs/b -o compared.html           # several runs in the same charts;
-folders of eval.py too
+python -m bnpo.report runs/a runs/b -o both.html    # runs and evaluations in the same charts
 
-python -m bnpo.report runs/tiny-bnpo-seed0 --text              # the summary that the run prints at
-its end
+python -m bnpo.report runs/tiny-bnpo-seed0 --text    # the summary that a run prints at its end
 """
 
 from dataclasses import dataclass

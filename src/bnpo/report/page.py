@@ -91,7 +91,7 @@ def add_answers(data: dict, chunks: list[str], runs: Sequence[tuple[Path, dict]]
     per file.
     """
     watched, batches = (answer_files(runs, kind) for kind in ("watch", "rollouts"))
-    # In answers
+    # Answers per step of each run
     sizes = [config["questions_per_step"] * config["samples_per_question"] for _, config in runs]
     shown = thinned(batches, sum(sizes[run] for run, _, _ in batches), "files of rollouts", data)
     # Ids need not be unique: data sets may use one id for different problems

@@ -206,7 +206,7 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
     """
     is_evaluation = "protocol" in config
     for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
-        # Those of a run have no protocol.json: nobody grades them again
+        # The evaluations of a run have no protocol.json: nobody grades them again
         protocol = config.get("protocol", {})
         samples = [by_rule_of(protocol, row) for row in whole_json_lines(place / "samples.jsonl")]
         # Samples were written in the order in which they finished.
@@ -287,7 +287,7 @@ def summary(run: Path) -> str:
             f"{run}: has no metrics.jsonl with a step in it. Name the folder of a run that has "
             "started"
         )
-    # Of every metric, without those of steps that did not log it
+    # The values of every metric, without those of steps that did not log it
     values: dict[str, list[float]] = defaultdict(list)
     for line in lines:
         for name, value in line.items():

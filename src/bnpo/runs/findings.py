@@ -33,84 +33,88 @@ def unstated_share(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -
     """Return the share of the answers of some `steps` without a final answer, from at most
     MOST_TEXTS of them.
     """
-    # [N]
     answers = [answer.token_ids for step in steps for group in step.answers for answer in group]
-    texts = task.tokenizer.batch_decode(
-        answers[:: -(-len(answers) // MOST_TEXTS)], skip_special_tokens=True
-    )
-    return float(
-        np.mean(
-            [stated_answer(text, config.data.grader, task.answer_tags) is None for text in texts]
-        )
-    )
+    every = -(-len(answers) // MOST_TEXTS)
+    texts = task.tokenizer.batch_decode(answers[::every], skip_special_tokens=True)
+    finals = [stated_answer(text, config.data.grader, task.answer_tags) for text in texts]
+    return finals.count(None) / len(finals)
 
 
 def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dict[str, str]]:
     """Return what keeps a run with the answers of these `steps` from learning, the most certain
     first.
     """
-    names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
     rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
     failed = np.concatenate([step.failed for step in steps])  # [n, m]
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
-    unstated, mixed = (
-        unstated_share(steps, task, config),
-        has_signal(rewards, weights, failed).mean(),
-    )
-    findings: list[tuple[str, str]] = []  # kinds and texts
-    users = [
-        name
-        for name, reward in zip(names, config.data.rewards, strict=True)
-        if reward not in BUILT_IN
-    ]
-    if failed.mean() > (0 if users else FEW):
-        failures = sum((step.failures for step in steps), Counter())
-        kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
-        text = (
-            f"{failed.sum()} of {failed.size} answers are left out, because rewards could not be "
-            f"computed ({kinds}); "
-        )
-        text += f"look at {', '.join(users or names)}, and at the lines `grading:` above"
-        if "OutOfRange" in failures:
-            text += "; --reward-range sets the lowest and the highest value of your rewards"
-        findings.append(("failing", text))
+    mixed = has_signal(rewards, config.method.reward_weights, failed).mean()
+    failures = sum((step.failures for step in steps), Counter())
+    found = []  # kinds and texts
+    if text := _failing(failed, failures, config.data.rewards):
+        found.append(("failing", text))
     # With a signal, a policy learns to end its answers
     if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):
+        text = f"{cut_off:.0%} of the answers are cut off before their end"
+        found.append(("cut_off", f"{text}; raise --max-answer-tokens"))
+    if "accuracy" in config.data.rewards and (text := _unstated(steps, task, config)):
+        found.append(("no_final_answer", text))
+    all_same = _all_same(rewards, failed, task.grader.ranges, config)
+    found += all_same
+    if mixed <= FEW and failed.mean() < MANY and not all_same:
         text = (
-            f"{cut_off:.0%} of the answers are cut off before their end; raise --max-answer-tokens"
+            f"only {mixed:.0%} of the questions have answers with different rewards, and the "
+            "others give no gradient; raise --samples-per-question or --temperature, or take "
+            "easier or harder problems"
         )
-        findings.append(("cut_off", text))
-    if unstated >= MANY and "accuracy" in names:
-        reads_numbers = config.data.grader == "last_number"
-        lacks = "number" if reads_numbers else "\\boxed{}"
-        text = f"{unstated:.0%} of the answers have no {lacks}; have the prompt ask for it "
-        text += "(--system-prompt)"
-        if not reads_numbers and are_numbers(task.problems):
-            text += ", or take the last number in its place (--grader last_number)"
-        findings.append(("no_final_answer", text))
+        found.append(("few_mixed_groups", text))
+    return [{"kind": kind, "text": text} for kind, text in found]
+
+
+def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str]) -> str:
+    """Return what is wrong with the `rewards` of the answers that have `failed` [n, m], or ''."""
+    users = [reward_name(reward) for reward in rewards if reward not in BUILT_IN]
+    if failed.mean() <= (0 if users else FEW):
+        return ""
+    kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
+    text = (
+        f"{failed.sum()} of {failed.size} answers are left out, because rewards could not be "
+        f"computed ({kinds}); look at {', '.join(users or rewards)}, and at the lines `grading:` "
+        "above"
+    )
+    if "OutOfRange" in failures:
+        text += "; --reward-range sets the lowest and the highest value of your rewards"
+    return text
+
+
+def _unstated(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> str:
+    """Return how many answers have no final answer, if they are many, or ''."""
+    share = unstated_share(steps, task, config)
+    if share < MANY:
+        return ""
+    reads_numbers = config.data.grader == "last_number"
+    lacks = "number" if reads_numbers else "\\boxed{}"
+    text = f"{share:.0%} of the answers have no {lacks}; have the prompt ask for it "
+    text += "(--system-prompt)"
+    if not reads_numbers and are_numbers(task.problems):
+        text += ", or take the last number in its place (--grader last_number)"
+    return text
+
+
+def _all_same(
+    rewards: np.ndarray,  # [n, m, K]
+    failed: np.ndarray,  # [n, m]
+    ranges: Sequence[tuple[float, float]],  # [K]
+    config: TrainConfig,
+) -> list[tuple[str, str]]:
+    """Return kind and text for each trained reward that is the same for all answers."""
+    names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
+    found = []
     # Rewards with weight 0 are only recorded
     for k in np.flatnonzero(weights or np.ones(len(names))):
-        values, (lowest, highest) = rewards[:, :, k][~failed], task.grader.ranges[k]
+        values, (lowest, highest) = rewards[:, :, k][~failed], ranges[k]
         if len(values) and (values == values[0]).all():
             value = values[0]
             kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
-            text = (
-                f"the reward {names[k]} is {value:g} for all {values.size} answers: "
-                f"{ALL_SAME[kind]}"
-            )
-            findings.append((f"all_{kind}", text))
-    if (
-        mixed <= FEW
-        and failed.mean() < MANY
-        and not any(kind.startswith("all_") for kind, _ in findings)
-    ):
-        text = (
-            f"only {mixed:.0%} of the questions have answers with different rewards, and the "
-            "others give "
-        )
-        text += (
-            "no gradient; raise --samples-per-question or --temperature, or take easier or harder "
-            "problems"
-        )
-        findings.append(("few_mixed_groups", text))
-    return [{"kind": kind, "text": text} for kind, text in findings]
+            text = f"the reward {names[k]} is {value:g} for all {len(values)} answers"
+            found.append((f"all_{kind}", f"{text}: {ALL_SAME[kind]}"))
+    return found

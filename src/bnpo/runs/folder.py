@@ -110,7 +110,7 @@ def _move_aside(folder: Path) -> None:
     if not (earlier / "config.json").exists():
         delete_earlier(folder)  # what is left of an earlier deletion
     elif (folder / "config.json").exists():
-        # Of a start with --overwrite that was killed before its first step
+        # The files are of a start with --overwrite that was killed before its first step
         for path in _run_files(folder):
             delete(path)
     for path in reversed(_run_files(folder)):

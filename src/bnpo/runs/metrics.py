@@ -42,7 +42,7 @@ class Step:
         rollouts, failures = self.rollouts, self.rollouts.failures
         reward_names = list(map(reward_name, config.data.rewards))
         rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
-        # [tokens]
+        # Of all answers, one behind the other: [tokens]
         logprobs = np.concatenate(
             [answer.logprobs for group in rollouts.answers for answer in group]
         )
@@ -95,7 +95,7 @@ def _reward_metrics(
 ) -> dict[str, float]:
     """Return the means of the rewards, of the answers that training does not leave out."""
     counted = ~rollouts.failed  # [n, m]
-    # As they are trained on: weighted, and mapped from their ranges. [n, m], nan if left out
+    # Rewards as they are trained on, weighted and mapped from their ranges: [n, m], nan if left out
     trained = trained_rewards(
         config.method, rollouts.rewards, ranges=ranges, failed=rollouts.failed
     )

@@ -27,6 +27,7 @@ from bnpo.data import (
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import (
+    Suite,
     check_references,
     load_suite,
     longest_sequence,
@@ -127,32 +128,23 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     folder = config.folder.output_dir
-    if config.hardware.dtype == "float16" and not trains_in_float16():
-        raise InputError(
-            "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
-        )
-    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
-    if torch.cuda.is_available() and has_cuda() and config.hardware.dtype == "bfloat16":
-        check_bfloat16()
+    check_dtype(config.hardware.dtype)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
     if resumed:
         check_changes(config, {})  # the settings; below also what they name
+    else:
+        check_output_dir(config)  # again with the lock, but before anything is downloaded
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
     model = starting_model(config, checkpoint)
     if not resumed:
         check_apart(model, folder)
-    own_suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
-    longest = longest_sequence(config, own_suite)
+    suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
+    longest = longest_sequence(config, suite)
     tokenizer = prepare_tokenizer(config, model, longest)
-    suite = None
-    if own_suite:  # its scores are by the rule of the training
-        suite = override(own_suite, (), None, config.data.grader)
-        for line in own_settings(own_suite, config.data.grader, tokenizer) if rank == 0 else ():
-            print(line, flush=True)
-    evaluation = Evaluation.prepare(suite, tokenizer, config.sampling.seed) if suite else None
+    evaluation = prepare_evaluation(config, suite, tokenizer) if suite else None
     limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
     kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
     of_suite = evaluation.prompts.values() if evaluation else ()
@@ -167,8 +159,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     facts = {
         "data_sha256": content_hash(problems),
         "questions_dropped": len(problems) - len(kept_problems),
-    }
-    facts |= {
         "data_sources": source_facts,
         "answer_tags": tags,
         "stop_token_ids": stop_token_ids(tokenizer),
@@ -186,6 +176,17 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     return PreparedRun(
         config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
     )
+
+
+def check_dtype(dtype: str) -> None:
+    """Raise InputError if this machine cannot train in --dtype."""
+    if dtype == "float16" and not trains_in_float16():
+        raise InputError(
+            "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
+        )
+    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
+    if torch.cuda.is_available() and has_cuda() and dtype == "bfloat16":
+        check_bfloat16()
 
 
 def lock_unchanged(config: TrainConfig, ranks: int, progress: Progress, resumed: bool) -> FileLock:
@@ -233,6 +234,20 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
         tokenizer, data.template, data.system_prompt, data.thinking
     )
     return tokenizer
+
+
+def prepare_evaluation(
+    config: TrainConfig, suite: Suite, tokenizer: PreTrainedTokenizerBase
+) -> Evaluation:
+    """Return the evaluation by `suite` during training, and print on rank 0 where the suite differs
+    from the training. Raises InputError.
+    """
+    rule = config.data.grader
+    if os.environ["RANK"] == "0":
+        for line in own_settings(suite, rule, tokenizer):
+            print(line, flush=True)
+    # The scores are by the rule of the training
+    return Evaluation.prepare(override(suite, (), None, rule), tokenizer, config.sampling.seed)
 
 
 # An answer that a prompt shows, such as <think> reasoning here </think><answer> answer </answer>

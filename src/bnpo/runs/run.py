@@ -49,7 +49,7 @@ class Run:
         self._folder = prepared.config.folder.output_dir
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._page = RunPage(self._folder)
-        # Of the first steps, until `_look_at_first_answers` has used them
+        # Rollouts of the first steps, until `_look_at_first_answers` has used them
         self._first_rollouts: list[Rollouts] = []
         self.progress = prepared.progress
 
@@ -216,7 +216,7 @@ class Run:
         # Starting with step 1, whose answers show the untrained model
         every = config.logging.rollouts_every
         if bad_steps or (every and (step.number - 1) % every == 0):
-            # Each rank knows those of the answers that it trained on
+            # Each rank has the log-probabilities of the answers that it trained on
             of_ranks = gather(step.old_logprobs)
             if self._tracker:
                 name = f"{step_name(step.number)}.jsonl"

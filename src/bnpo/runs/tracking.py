@@ -26,7 +26,7 @@ class Tracker:
         if flag != "disabled" and variable not in (None, "", flag):
             print(f"W&B: {mode}, since --wandb is {flag} and WANDB_MODE is {variable}", flush=True)
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        self._wandb = None if mode == "disabled" else WandbLog(config)
+        self._wandb = None if mode == "disabled" else WandbLog(config, mode)
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
@@ -68,13 +68,14 @@ def wandb_mode(flag: str, variable: str | None) -> str:
 
 
 class WandbLog:
-    """A W&B run, with all data in <run>/wandb. It is continued when the training run is resumed.
+    """A W&B run in `mode`, with all data in <run>/wandb. It is continued when the training run is
+    resumed.
 
     W&B's own variables are respected. Raises InputError if W&B cannot start. A later error is
     printed, no more.
     """
 
-    def __init__(self, config: TrainConfig):
+    def __init__(self, config: TrainConfig, mode: str):
         folder, environment = config.folder.output_dir, os.environ
         id_file = folder / "wandb" / "id"
         if not id_file.exists():
@@ -84,7 +85,6 @@ class WandbLog:
         environment.setdefault("WANDB_SILENT", "true")  # read by the import
         import wandb  # takes a second, and most runs do not use it
 
-        mode = wandb_mode(config.logging.wandb, environment.get("WANDB_MODE"))
         self._failed = False
         try:
             self._run = wandb.init(
