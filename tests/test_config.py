@@ -231,6 +231,10 @@ def ranks(monkeypatch):
             ["--algo", "beta"],
             "--algo beta and --beta-parameters go together, as in --beta-parameters 2 2",
         ),
+        (
+            ["--algo", "weight", "--weight", "`weight=(`"],
+            "is no expression, or is too large to evaluate. Use p, m, n",
+        ),
         (["--weight", "p"], r"--algo weight and --weight go together, as in --weight '\(1-p\)\*\*"),
         (
             ["--reward-weights", "1", "2"],

@@ -156,6 +156,10 @@ def test_unknown_names_are_refused(algo, message):
             "line 3: ValueError: @estimator: needs='length' is unknown; known: range, lengths, ",
         ),
         (
+            returning(CENTRED, "@estimator(logs_fit=True)"),
+            "line 3: ValueError: @estimator: logs_fit=True needs unit_interval=True",
+        ),
+        (
             returning(CENTRED).replace("batch: Batch", "batch, lengths"),
             "mine: must take one argument, the batch. It must be",
         ),

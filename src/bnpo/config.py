@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shlex
-from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -543,12 +542,12 @@ def naming_flags() -> Iterator[None]:
     """
 
     def flag(field: re.Match[str]) -> str:
-        name, value = field[1].replace("_", "-"), field[2]
+        name, value = field[1].replace("_", "-"), field[2] or ""
         if value == "False":
             return f"--no-{name}"
-        values = literal_eval(value) if value else ()
-        values = values if isinstance(values, tuple) else (values,)
-        return shlex.join([f"--{name}", *map(str, values)])
+        # A text, or numbers such as (2, 2)
+        values = [value[1:-1]] if value.startswith("'") else re.findall(r"[\w.]+", value)
+        return shlex.join([f"--{name}", *values])
 
     names = "|".join(field.name for field in fields(Method))
     try:

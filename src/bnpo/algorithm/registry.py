@@ -43,7 +43,7 @@ class Estimator:
 
 
 ESTIMATORS: dict[str, Estimator] = {}
-"""The built-in estimators: the functions of estimators.py by name."""
+"""The built-in estimators: the functions of estimators.py by name, once it is imported."""
 _REGISTERED: dict[Callable, Estimator] = {}  # also those of users' files
 
 
@@ -63,11 +63,13 @@ def estimator(
     - unit_interval: each reward is mapped to [0, 1], and an answer has their mean, not their sum.
     - group: False if one answer per question is enough to learn from.
     - settings: fields of `Method` that only this estimator takes.
-    - logs_fit: record BNPO's Beta fit of every batch.
+    - logs_fit: record BNPO's Beta fit of every batch. Needs `unit_interval`.
     """
     names = frozenset(name.strip() for name in needs.split(",") if name.strip())
     if not names.issubset(NEEDS):
         raise ValueError(f"@estimator: needs={needs!r} is unknown; known: {', '.join(NEEDS)}")
+    if logs_fit and not unit_interval:
+        raise ValueError("@estimator: logs_fit=True needs unit_interval=True")
 
     def register(function: T) -> T:
         found = Estimator(function, names, unit_interval, group, settings, logs_fit)
