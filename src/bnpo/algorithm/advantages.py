@@ -70,17 +70,14 @@ def compute_advantages(
     if "greedy_rewards" in found.needs:
         greedy = _greedy_rewards(algo, greedy_rewards, ranges, known, k)  # [n, 1, K]
     if "lengths" in found.needs:
-        if lengths is None or np.shape(lengths) != (n, m):
-            raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
-        tokens = np.asarray(lengths)  # [n, m]
+        tokens = _lengths(algo, lengths, n, m)  # [n, m]
 
     # One answer has a signal only where every question has one
     kept = known.sum(axis=1) >= min(2, m)  # [n], questions that count
     values = np.zeros((n, m))
     if not kept.any():
         return Advantages(values, [])
-    greedy = None if greedy is None else greedy[kept]
-    tokens = None if tokens is None else tokens[kept]
+    greedy, tokens = (None if array is None else array[kept] for array in (greedy, tokens))
     values[kept], fits = _of_known_answers(method, rewards[kept], greedy, tokens)
     counted = known & kept[:, None]  # [n, m]
     if np.isnan(values[counted]).any():
@@ -97,6 +94,13 @@ def _known_answers(failed: np.ndarray | None, n: int, m: int) -> np.ndarray:
     if known.shape != (n, m):
         raise ValueError(f"failed must be [n, m] = {(n, m)}: whether a reward of an answer failed")
     return known
+
+
+def _lengths(algo: str, lengths: np.ndarray | None, n: int, m: int) -> np.ndarray:
+    """Return the tokens of each answer, [n, m]. Raises ValueError if they are missing."""
+    if lengths is None or np.shape(lengths) != (n, m):
+        raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
+    return np.asarray(lengths)
 
 
 def _rescaled(values: np.ndarray, count: int) -> np.ndarray:
