@@ -42,8 +42,7 @@ def compute_advantages(
     limitations allows. With the range AS_THEY_ARE it is not, which estimators that need [0, 1]
     refuse. With `method.decompose` the advantages of each reward are computed separately, then
     averaged (Eq. 17). Otherwise the rewards of an answer are summed, or averaged for estimators on
-    the `unit_interval`, with `method.reward_weights`. `greedy_rewards` and `lengths` are for
-    estimators that need them.
+    the `unit_interval`, with `method.reward_weights`. Some need `greedy_rewards` or `lengths`.
 
     An answer that has `failed`, since one of its rewards could not be computed, gets the advantage
     0, and all statistics are those of the other answers. So is a question of which fewer than two
