@@ -37,8 +37,9 @@ import torch
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
-from bnpo.algorithm.estimators import ALGORITHMS, Method
+from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.loss import token_logprobs
+from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import TrainConfig
 from bnpo.data import load_problems
 from bnpo.files import ROOT
@@ -122,7 +123,7 @@ def advantages() -> None:
     rewards = rng.integers(0, 2, (4096, 64, 3)).astype(float)
     extra = {"lengths": rng.integers(1, 1000, (4096, 64))}
     extra["greedy_rewards"] = rng.integers(0, 2, (4096, 3)).astype(float)
-    for algo in sorted(ALGORITHMS):
+    for algo in sorted(ESTIMATORS):
         method = Method(algo, **NEEDED.get(algo, {}))
         row(
             f"advantages_ms_{algo}",

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
+from bnpo.config import naming_flags
 from bnpo.environment import run_program
 from bnpo.files import InputError
 from paper.figures import draw_weights, save
@@ -58,7 +59,8 @@ def main(args: Args) -> None:
     everything = {}
     for text in args.weight:
         method = Method("weight", weight=text, weight_wrong=args.weight_wrong)
-        everything[text] = gains(*method.weights(shares(m), m, args.questions))
+        with naming_flags():
+            everything[text] = gains(*method.weights(shares(m), m, args.questions))
     everything |= atlas(m)
     weights = {label: exact_weight(ACCURACIES, gain) for label, gain in everything.items()}
     print_table(f"Exact weight with {m} answers", weights)

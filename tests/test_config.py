@@ -3,9 +3,11 @@ import shutil
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import docstring_parser
 import pytest
 
-from bnpo.algorithm.estimators import ALGORITHMS, Algorithm
+from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import (
     FREE,
     PRESETS,
@@ -225,7 +227,19 @@ def ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--algo", "beta"], "--algo beta and --beta-parameters ALPHA BETA go together, as in"),
+        (
+            ["--algo", "beta"],
+            "--algo beta and --beta-parameters go together, as in --beta-parameters 2 2",
+        ),
+        (
+            ["--algo", "weight", "--weight", "`weight=(`"],
+            "is no expression, or is too large to evaluate. Use p, m, n",
+        ),
+        (["--weight", "p"], r"--algo weight and --weight go together, as in --weight '\(1-p\)\*\*"),
+        (
+            ["--reward-weights", "1", "2"],
+            "--reward-weights: are 1 2, must be one for each of the 1",
+        ),
         (
             ["--algo", "beta", "--beta-parameters", "0", "nan"],
             "--beta-parameters: are 0 nan, must be above 0 and at",
@@ -327,7 +341,10 @@ def test_config_files_of_windows_and_of_the_home_are_read(tmp_path, monkeypatch)
 
 
 def test_choices_of_flags_are_those_of_the_code():
-    assert get_args(Algorithm) == tuple(ALGORITHMS)
+    fields = docstring_parser.parse_from_object(Method).params
+    [algo] = [field.description for field in fields if field.arg_name == "algo"]
+    names = " ".join(algo.partition(": ")[2].partition(" (docs/")[0].split())
+    assert set(names.replace(" or ", ", ").split(", ")) == ESTIMATORS.keys()
     assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
     assert flat_settings(PRESETS["tiny"]).keys() >= FREE

@@ -15,7 +15,8 @@ from scipy.stats import binom
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS, MAX_BETA_PARAMETER, Method
+from bnpo.algorithm.estimators import MAX_BETA_PARAMETER, Method
+from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT
 from test_advantages import advantages, batches
@@ -350,7 +351,7 @@ def test_flags_of_the_table_of_names_are_taken():
         config, _ = parse_train_config(["--preset", "paper-1.5b", *row], has_cuda=True)
         check_config(config, ranks=1)
         assert (config.batch.ppo_iterations, config.batch.mini_batches) == (1, 1)
-    assert {row[row.index("--algo") + 1] for row in flags.values()} == ALGORITHMS.keys()
+    assert {row[row.index("--algo") + 1] for row in flags.values()} == ESTIMATORS.keys()
     dapo, _ = parse_train_config(flags["DAPO"], has_cuda=True)
     assert (dapo.update.clip_low, dapo.update.clip_high) == (0.2, 0.28)
     assert parse_train_config(flags["AD-GRPO, AD-REINFORCE++, AD-BNPO"], has_cuda=True)[

@@ -12,7 +12,8 @@ import scipy
 
 import fit_check as script
 from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS, Method
+from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import ROOT, InputError, file_hash, step_name, write_json, write_json_lines
 from bnpo.grading.rewards import reward_name
@@ -324,7 +325,7 @@ def test_what_every_estimator_would_have_made_of_a_batch(tmp_path, algo):
     config = json.loads((folder / "config.json").read_text())
     assert all_advantages(rows[:-1], config) is None  # the batch is not whole
     found = all_advantages(rows, config)
-    assert found.keys() == ALGORITHMS.keys() - {"remax", "beta", "weight"}
+    assert found.keys() == ESTIMATORS.keys() - {"remax", "beta", "weight"}
     np.testing.assert_allclose(
         found[algo], [row["advantage"] for row in rows], rtol=5e-5, atol=1e-12
     )

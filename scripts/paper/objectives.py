@@ -6,7 +6,8 @@ import numpy as np
 from scipy.stats import betabinom
 
 from bnpo.algorithm.beta import BetaFit, inverse_density
-from bnpo.algorithm.estimators import ALGORITHMS, Batch
+from bnpo.algorithm.estimators import Batch
+from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.algorithm.weights import gains, shares
 
 FITS = ((0.3, 0.09), (0.5, 0.02), (0.1, 0.01))
@@ -20,7 +21,7 @@ def group_gains(algo: str, answers: int) -> np.ndarray:
     """
     # [m + 1, m], right answers first
     rewards = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)
-    advantages = ALGORITHMS[algo](Batch(rewards))
+    advantages = ESTIMATORS[algo].function(Batch(rewards))
     return advantages[1:, 0] - advantages[:-1, -1]
 
 

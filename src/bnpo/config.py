@@ -7,7 +7,9 @@ import json
 import math
 import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
@@ -16,8 +18,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from tyro.constructors import PrimitiveConstructorSpec
 
-from bnpo.algorithm.advantages import AS_THEY_ARE
-from bnpo.algorithm.estimators import NEEDS_RANGE, WITHOUT_GROUPS, Method
+from bnpo.algorithm.advantages import AS_THEY_ARE, try_users_estimator
+from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.registry import ESTIMATORS, SettingError, find_estimator
 from bnpo.data import SYSTEM_PROMPTS, Columns
 from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
@@ -276,7 +279,7 @@ class TrainConfig:
     def users_range(self) -> tuple[float, float]:
         """Lowest and highest value of the user's rewards, AS_THEY_ARE if any value is taken."""
         is_default = self.data.reward_range == DataSettings.reward_range
-        needs_range = self.method.algo in NEEDS_RANGE
+        needs_range = find_estimator(self.method.algo).needs_range
         return AS_THEY_ARE if is_default and not needs_range else self.data.reward_range
 
 
@@ -325,8 +328,6 @@ PRESETS = {
     ),
 }
 
-# Settings that only one algorithm takes
-OF_ALGORITHM = {"beta": {"beta_parameters"}, "weight": {"weight", "weight_wrong"}}
 # Settings that are not taken from --config
 OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
@@ -482,9 +483,9 @@ def _settle(config: TrainConfig, defaults: TrainConfig, typed: set[str]) -> dict
     if new_template and not keeps_prompt:
         settled["system_prompt"] = None
     if "algo" in typed:  # parameters that only the algorithm of --config takes
-        for algo, names in OF_ALGORITHM.items():
+        for algo, found in ESTIMATORS.items():
             if config.method.algo != algo:
-                settled |= dict.fromkeys(names - typed)
+                settled |= dict.fromkeys(set(found.settings) - typed)
     for flag, period in (("eval_suite", "eval_every"), ("watch_questions", "rollouts_every")):
         if flag in typed and period not in typed and getattr(config.logging, period) == 0:
             flag, period = flag.replace("_", "-"), period.replace("_", "-")
@@ -547,14 +548,52 @@ def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig
     if "system_prompt" in _typed(argv):
         found["system_prompt"] = _system_prompt(config.data.system_prompt)
     if config.folder.output_dir is None:
-        found["output_dir"] = (
-            f"runs/{defaults.preset}-{config.method.algo}-seed{config.sampling.seed}"
-        )
+        estimator = config.method.algo.rpartition(":")[2]  # of path/to/file.py:function
+        found["output_dir"] = f"runs/{defaults.preset}-{estimator}-seed{config.sampling.seed}"
     return with_settings(config, **found), preset_line
 
 
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Turn a SettingError of the block, which names fields of `Method`, into an InputError that
+    names their flags.
+    """
+
+    def flag(field: re.Match[str]) -> str:
+        name, value = field[1].replace("_", "-"), field[2] or ""
+        if value == "False":
+            return f"--no-{name}"
+        # A text, or numbers such as (2, 2)
+        values = [value[1:-1]] if value.startswith("'") else re.findall(r"[\w.]+", value)
+        return shlex.join([f"--{name}", *values])
+
+    names = "|".join(field.name for field in fields(Method))
+    try:
+        yield
+    except SettingError as error:
+        raise InputError(re.sub(f"`({names})(?:=([^`]*))?`", flag, str(error))) from error
+
+
+def check_method(config: TrainConfig) -> None:
+    """Raise InputError, one line, for settings of the estimator that are not allowed together, and
+    for a user's estimator that fails in a trial.
+    """
+    batch, algo, rewards = config.batch, config.method.algo, len(config.data.rewards)
+    with naming_flags():
+        config.method.check(batch.questions_per_step, batch.samples_per_question, rewards)
+        group = find_estimator(algo).group
+    if batch.samples_per_question == 1 and group:
+        problem = f"--samples-per-question: with 1, all advantages of --algo {algo} are 0"
+        raise InputError(
+            f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
+        )
+    try_users_estimator(config.method, batch.samples_per_question, rewards)
+
+
 def check_config(config: TrainConfig, ranks: int) -> None:
-    """Raise InputError, one line, for values that are not allowed together. Reads no file."""
+    """Raise InputError, one line, for values that are not allowed together. Reads no file but that
+    of a user's estimator, which it tries.
+    """
     check_planning(config.planning)
     config.columns.check()
     for reward in config.data.rewards:
@@ -578,21 +617,12 @@ def check_config(config: TrainConfig, ranks: int) -> None:
         )
     check_template(config.data.template, config.data.system_prompt)
     update, batch = config.update, config.batch
-    config.method.check(
-        batch.questions_per_step, batch.samples_per_question, len(config.data.rewards)
-    )
+    check_method(config)
     if update.lora_rank is None and update.lora_alpha is not None:
         raise InputError("--lora-alpha: needs --lora-rank")
     if not math.log2(config.hardware.loss_scale).is_integer():
         raise InputError(
             f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256"
-        )
-    if batch.samples_per_question == 1 and config.method.algo not in WITHOUT_GROUPS:
-        problem = (
-            f"--samples-per-question: with 1, all advantages of --algo {config.method.algo} are 0"
-        )
-        raise InputError(
-            f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
         )
     questions = batch.questions_per_step
     if questions % ranks:

@@ -311,9 +311,11 @@ def _join_help_lines(settings: type) -> None:
     for group in filter(is_dataclass, (settings, *get_type_hints(settings).values())):
         for setting in docstring_parser.parse_from_object(group).params:
             text = " ".join(setting.description.split())
-            values = {"reward_weights": "FLOAT [FLOAT ...]", "beta_parameters": "FLOAT FLOAT"}.get(
-                setting.arg_name
-            )
+            values = {
+                "algo": "NAME|FILE.py:FUNCTION",
+                "reward_weights": "FLOAT [FLOAT ...]",
+                "beta_parameters": "FLOAT FLOAT",
+            }.get(setting.arg_name)
             annotation = tyro.conf.arg(
                 help=text, metavar=values, help_behavior_hint=default_in_help
             )

@@ -23,6 +23,7 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
+from bnpo.algorithm.registry import find_estimator
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import Planning, TrainConfig, flat_settings
 from bnpo.data import chat_template, encode_problems, load_sources
@@ -242,8 +243,9 @@ def plan_memory(
     """
     batch, hardware, size = config.batch, config.hardware, DTYPE_BYTES[config.hardware.dtype]
     sharing, given = hardware.sampler_ranks, hardware.gpu_memory
-    # The baseline of remax is an answer, too
-    per_question = batch.samples_per_question + (config.method.algo == "remax")
+    # Its baseline is an answer too
+    needs = find_estimator(config.method.algo).needs
+    per_question = batch.samples_per_question + ("greedy_rewards" in needs)
     answers = batch.questions_per_step * sharing // ranks * per_question  # of a sampler
     # What a GPU needs for all answers: its part of the weights, the workspace of a prefill, CUDA
     # graphs.

@@ -12,6 +12,7 @@ import numpy as np
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
+from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
 from bnpo.data import Problem, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades
@@ -130,7 +131,7 @@ def _sample_and_grade(
         temperature=config.sampling.temperature,
         top_k=config.sampling.top_k,
         logprobs=True,
-        greedy_too=config.method.algo == "remax",
+        greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
     )
     while True:
         with stopwatch("generate"):

@@ -6,25 +6,15 @@ mean reward of its group. All arithmetic is in float64 on the batch of all ranks
 says what each estimator maximises.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.registry import SettingError, estimator, find_estimator
 from bnpo.algorithm.weights import weight_values
-from bnpo.files import InputError
 
-OnUnitInterval = Literal["bnpo", "beta", "curverl", "eb", "weight"]
-"""Estimators that are defined for p in [0, 1] only. Their rewards are averaged; those of others
-are summed."""
-NeedsLengths = Literal["opo", "reinforce_pp", "reinforce_pp_baseline"]  # they need `Batch.lengths`
-Others = Literal["gdpo", "grpo", "maxrl", "reinforce", "remax", "rloo", "shrinkage"]
-# Estimators that divide by p, or need it in [0, 1]. Others take rewards of any size and sign.
-NEEDS_RANGE = (*get_args(OnUnitInterval), "maxrl")
-# Names that --algo takes: those of the functions below
-Algorithm = Literal[OnUnitInterval, NeedsLengths, Others]
 # Alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers with rewards
 # of 0 and 1, and of 500 answers with graded rewards
 MAX_BETA_PARAMETER = 100.0
@@ -36,8 +26,10 @@ NO_NOISE = 1e-12
 class Method:
     """The estimator of the policy gradient."""
 
-    algo: Algorithm = "bnpo"
-    """Estimator that turns rewards into advantages. docs/estimators.md has the formulas."""
+    algo: str = "bnpo"
+    """Estimator that turns rewards into advantages: bnpo, beta, curverl, eb, gdpo, grpo, maxrl,
+    opo, reinforce, reinforce_pp, reinforce_pp_baseline, remax, rloo, shrinkage or weight
+    (docs/estimators.md has the formulas), or your own: path/to/file.py:function."""
     decompose: bool = False
     """Compute the advantages of each reward separately, then average them. Otherwise rewards are
     added first (for bnpo, beta, curverl, eb and weight averaged)."""
@@ -61,44 +53,48 @@ class Method:
     about equally hard."""
 
     def check(self, questions: int, answers: int, rewards: int) -> None:
-        """Raise InputError for settings that do not go together, or not with a batch of shape
-        [n, m, K].
+        """Raise SettingError for settings that do not go together, or not with a batch of shape
+        [n, m, K]. A user's estimator is loaded, which raises InputError if it cannot be.
         """
+        needs = find_estimator(self.algo).needs
+        if self.decompose and "separate_rewards" in needs:
+            raise SettingError(
+                f"`decompose`: {self.algo} takes the rewards apart itself; use `decompose=False`"
+            )
         if (self.algo == "beta") != (self.beta_parameters is not None):
-            raise InputError(
-                "--algo beta and --beta-parameters ALPHA BETA go together, as in --beta-parameters "
-                "2 2"
+            raise SettingError(
+                "`algo='beta'` and `beta_parameters` go together, as in `beta_parameters=(2, 2)`"
             )
         # Not `value <= 0`: nan must be refused too.
         if self.beta_parameters and not all(
             0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters
         ):
             values = " ".join(f"{value:g}" for value in self.beta_parameters)
-            raise InputError(
-                f"--beta-parameters: are {values}, must be above 0 and at most "
+            raise SettingError(
+                f"`beta_parameters`: are {values}, must be above 0 and at most "
                 f"{MAX_BETA_PARAMETER:g}"
             )
         if not 0 < self.max_concentration < np.inf:
-            raise InputError(
-                f"--max-concentration: is {self.max_concentration}, must be above 0 and finite"
+            raise SettingError(
+                f"`max_concentration`: is {self.max_concentration}, must be above 0 and finite"
             )
-        if self.algo == "gdpo" and self.decompose:
-            raise InputError("--decompose: gdpo takes the rewards apart itself; use --no-decompose")
         if self.reward_weights is not None:
             values = " ".join(f"{value:g}" for value in self.reward_weights)
             if len(self.reward_weights) != rewards:
-                raise InputError(
-                    f"--reward-weights: are {values}, must be one for each of the {rewards} rewards"
+                raise SettingError(
+                    f"`reward_weights`: are {values}, must be one for each of the {rewards} rewards"
                 )
             if not all(0 <= value < np.inf for value in self.reward_weights) or not any(
                 self.reward_weights
             ):
-                raise InputError(f"--reward-weights: are {values}, must not be below 0, nor all 0")
+                raise SettingError(
+                    f"`reward_weights`: are {values}, must not be below 0, nor all 0"
+                )
         if (self.algo == "weight") != (self.weight is not None) or (
             self.weight_wrong and not self.weight
         ):
-            raise InputError(
-                "--algo weight and --weight go together, as in --algo weight --weight '(1-p)**0.5'"
+            raise SettingError(
+                "`algo='weight'` and `weight` go together, as in `weight='(1-p)**0.5'`"
             )
         if self.weight is not None:
             # All accuracies of binary rewards, and many between them: other rewards can have any
@@ -106,7 +102,7 @@ class Method:
             self.weights(np.arange(1, 100 * answers) / (100 * answers), answers, questions)
 
     def weights(self, p: np.ndarray, m: int | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of right and of wrong answers at accuracies p. Raises InputError,
+        """Return the weights of right and of wrong answers at accuracies p. Raises SettingError,
         see `weight_values`.
         """
         assert self.weight is not None  # see `check`
@@ -114,12 +110,9 @@ class Method:
         wrong = (
             right
             if self.weight_wrong is None
-            else weight_values(self.weight_wrong, p, m, n, "--weight-wrong")
+            else weight_values(self.weight_wrong, p, m, n, "weight_wrong")
         )
         return right, wrong
-
-
-ABSENT = np.empty(0)  # what a batch does not have
 
 
 class Batch(NamedTuple):
@@ -133,10 +126,11 @@ class Batch(NamedTuple):
 
     rewards: np.ndarray  # [n, m], nan where a reward failed
     method: Method = Method()  # for beta, bnpo, eb and weight
-    separate_rewards: np.ndarray = ABSENT  # [n, m, K], before they were combined; for gdpo
-    reward_weights: np.ndarray = ABSENT  # [K], empty: one reward
-    greedy_rewards: np.ndarray = ABSENT  # [n]; for remax
-    lengths: np.ndarray = ABSENT  # [n, m], tokens of each answer; for `NeedsLengths`
+    reward_weights: np.ndarray | None = None  # [K], None: one reward
+    # None, unless the estimator `needs` it:
+    separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined
+    greedy_rewards: np.ndarray | None = None  # [n]
+    lengths: np.ndarray | None = None  # [n, m], tokens of each answer
 
     @property
     def counts(self) -> np.ndarray:
@@ -162,8 +156,10 @@ class Batch(NamedTuple):
         question outweighs all others. If R is the mean of several rewards, 1 / (2m) is multiplied
         by the smallest share that one of them has in it.
         """
-        weights = self.reward_weights[self.reward_weights > 0]
-        smallest_share = weights.min() / weights.sum() if len(weights) else 1.0
+        smallest_share = 1.0
+        if self.reward_weights is not None:
+            weights = self.reward_weights[self.reward_weights > 0]
+            smallest_share = weights.min() / weights.sum()
         least = smallest_share / (2 * self.counts)  # [n, 1]
         p = self.accuracies  # [n, 1]
         return np.where((p > 0) & (p < 1), np.clip(p, least, 1 - least), 0.5)
@@ -175,6 +171,7 @@ class Batch(NamedTuple):
         )
 
 
+@estimator()
 def reinforce(batch: Batch) -> np.ndarray:
     """REINFORCE with baseline (Eq. 6): R minus the mean of the group.
 
@@ -184,6 +181,7 @@ def reinforce(batch: Batch) -> np.ndarray:
     return batch.rewards - batch.accuracies
 
 
+@estimator(needs="range")
 def maxrl(batch: Batch) -> np.ndarray:
     """MaxRL (Tajwar et al. 2026, arXiv:2602.02710): (R - p) / p, and 0 where p is 0.
 
@@ -195,6 +193,7 @@ def maxrl(batch: Batch) -> np.ndarray:
     return reinforce(batch) / np.where(batch.accuracies > 0, batch.accuracies, 1)
 
 
+@estimator()
 def rloo(batch: Batch) -> np.ndarray:
     """RLOO (Kool et al. 2019): R minus the mean of the other answers in the group, m / (m - 1)
     times `reinforce`.
@@ -206,6 +205,7 @@ def rloo(batch: Batch) -> np.ndarray:
     return reinforce(batch) * (m / np.maximum(1, m - 1))
 
 
+@estimator(needs="greedy_rewards", group=False)
 def remax(batch: Batch) -> np.ndarray:
     """ReMax (Li et al. 2024): R minus the reward of the greedy answer to the same question.
 
@@ -213,9 +213,11 @@ def remax(batch: Batch) -> np.ndarray:
     array([[ 0., -1.],
            [ 1.,  0.]])
     """
+    assert batch.greedy_rewards is not None  # it `needs` them
     return batch.rewards - batch.greedy_rewards[:, None]
 
 
+@estimator()
 def grpo(batch: Batch) -> np.ndarray:
     """GRPO (Eq. 7): R minus the group's mean, over the group's standard deviation (divisor m - 1)
     plus 1e-6.
@@ -230,6 +232,7 @@ def grpo(batch: Batch) -> np.ndarray:
     return centred / (deviation + 1e-6)
 
 
+@estimator(needs="lengths", group=False)
 def reinforce_pp(batch: Batch) -> np.ndarray:
     """REINFORCE++ (Hu 2025): R whitened over all answer tokens of the batch. Each token has its
     answer's reward.
@@ -240,9 +243,11 @@ def reinforce_pp(batch: Batch) -> np.ndarray:
     >>> reinforce_pp(Batch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]]))).round(4)
     array([[ 0.5, -1.5]])
     """
+    assert batch.lengths is not None  # it `needs` them
     return _whiten(batch.rewards, batch.lengths)
 
 
+@estimator(needs="lengths")
 def reinforce_pp_baseline(batch: Batch) -> np.ndarray:
     """REINFORCE++ with baseline (Hu 2025, arXiv:2501.03262): R - p, whitened over all answer tokens
     of the batch.
@@ -251,9 +256,11 @@ def reinforce_pp_baseline(batch: Batch) -> np.ndarray:
     wrong answers differ in length, so even groups whose answers all have the same reward get an
     advantage.
     """
+    assert batch.lengths is not None  # it `needs` them
     return _whiten(reinforce(batch), batch.lengths)
 
 
+@estimator(needs="lengths")
 def opo(batch: Batch) -> np.ndarray:
     """OPO (Hao et al. 2025, arXiv:2505.23585): R minus the mean of the group weighted by the
     lengths of the answers.
@@ -261,6 +268,7 @@ def opo(batch: Batch) -> np.ndarray:
     >>> opo(Batch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))
     array([[ 0.5, -0.5, -0.5]])
     """
+    assert batch.lengths is not None  # it `needs` them
     lengths = np.where(np.isnan(batch.rewards), 0, batch.lengths)  # [n, m]
     tokens = lengths.sum(axis=1, keepdims=True)  # [n, 1]
     baseline = np.nansum(batch.rewards * lengths, axis=1, keepdims=True) / np.maximum(1, tokens)
@@ -269,6 +277,7 @@ def opo(batch: Batch) -> np.ndarray:
     return batch.rewards - np.where(tokens > 0, np.clip(baseline, low, high), 0)
 
 
+@estimator(needs="separate_rewards")
 def gdpo(batch: Batch) -> np.ndarray:
     """GDPO (Liu et al. 2026, arXiv:2601.05242): the GRPO advantages of each reward, summed, then
     whitened.
@@ -281,6 +290,8 @@ def gdpo(batch: Batch) -> np.ndarray:
     array([[ 1.0954, -1.0954],
            [ 0.5477, -0.5477]])
     """
+    assert batch.separate_rewards is not None
+    assert batch.reward_weights is not None
     rewards_by_name = np.moveaxis(batch.separate_rewards, 2, 0)  # [K, n, m]
     advantages = [
         w * grpo(Batch(rewards))
@@ -308,6 +319,7 @@ def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return centred / np.sqrt(variance + 1e-8)
 
 
+@estimator(unit_interval=True, settings=("beta_parameters",))
 def beta(batch: Batch) -> np.ndarray:
     """BNPO (Eq. 11) with a fixed density: (R - p) / f(p; alpha, beta), with alpha and beta set by
     the user.
@@ -321,6 +333,7 @@ def beta(batch: Batch) -> np.ndarray:
     return reinforce(batch) * inverse_density(batch.inner_accuracies, *batch.method.beta_parameters)
 
 
+@estimator(unit_interval=True, settings=("weight", "weight_wrong"))
 def weight(batch: Batch) -> np.ndarray:
     """(R - p) w(p) with a weight w that the user types. Wrong answers, those with R < p, may have
     another weight.
@@ -334,6 +347,7 @@ def weight(batch: Batch) -> np.ndarray:
     return centred * np.where(centred > 0, right, wrong)  # the weights are [n, 1]
 
 
+@estimator(unit_interval=True, logs_fit=True)
 def bnpo(batch: Batch) -> np.ndarray:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of
     the batch.
@@ -354,6 +368,7 @@ def bnpo(batch: Batch) -> np.ndarray:
     return reinforce(batch) * inverse_density(points, fit.alpha, fit.beta)
 
 
+@estimator(unit_interval=True, group=False)
 def eb(batch: Batch) -> np.ndarray:
     """Empirical Bayes: R minus the posterior mean of the question's accuracy, given its other
     answers.
@@ -370,6 +385,7 @@ def eb(batch: Batch) -> np.ndarray:
     return rewards - np.clip(baseline, np.nanmin(rewards), np.nanmax(rewards))
 
 
+@estimator()
 def shrinkage(batch: Batch) -> np.ndarray:
     """Shrinkage baseline (Zeng et al. 2025, arXiv:2511.03710): between `rloo` and the mean of the
     other questions.
@@ -396,6 +412,7 @@ def shrinkage(batch: Batch) -> np.ndarray:
     return (1 - share) * rloo(batch) + share * (batch.rewards - others)
 
 
+@estimator(unit_interval=True)
 def curverl(batch: Batch) -> np.ndarray:
     """CurveRL (Sun et al. 2026, arXiv:2605.24331): (R - p) f(p) / F(p), with the histogram of the
     batch's accuracies.
@@ -413,10 +430,3 @@ def curverl(batch: Batch) -> np.ndarray:
     return reinforce(batch) * np.where(
         inside, counts[bins] / np.maximum(1, np.cumsum(counts))[bins], 0.0
     )
-
-
-ALGORITHMS: dict[str, Callable[[Batch], np.ndarray]] = {
-    name: globals()[name] for name in get_args(Algorithm)
-}
-# Learn from one answer per question, others do not
-WITHOUT_GROUPS = ("eb", "reinforce_pp", "remax")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy  # `scipy.stats` is loaded on first use
 
-from bnpo.files import InputError
+from bnpo.algorithm.registry import SettingError
 
 OPERATORS = {
     ast.Add: np.add,
@@ -28,19 +28,19 @@ LARGEST_WEIGHT = 1e30  # far below the largest number in fp32, in which the lear
 
 
 def weight_values(
-    text: str, p: np.ndarray, m: int | np.ndarray, n: int, flag: str = "--weight"
+    text: str, p: np.ndarray, m: int | np.ndarray, n: int, field: str = "weight"
 ) -> np.ndarray:
     """Return w(p) [points] of an expression such as `(1 - p)**0.5`, at accuracies p strictly
     between 0 and 1.
 
     m are the answers to a question (one number, or one for each p), n the questions of a batch. The
-    expression is parsed, never run as code. Raises InputError for what is not ALLOWED, and for
+    expression is parsed, never run as code. Raises SettingError for what is not ALLOWED, and for
     weights below 0 or not finite.
 
     >>> weight_values("sqrt(1 - p) / m", np.array([0.75, 0.96]), m=2, n=1).round(3)
     array([0.25, 0.1 ])
     """
-    shown = f"{flag} {text[:60]!r}"
+    shown = f"`{field}` {text[:60]!r}"
     names = {"p": p, "m": np.full_like(p, m), "n": np.full_like(p, n)}
 
     def evaluate(node: ast.expr) -> np.ndarray:
@@ -58,19 +58,21 @@ def weight_values(
                 name in FUNCTIONS
             ):
                 return FUNCTIONS[name](evaluate(argument))
-        raise InputError(f"{shown}: {ast.unparse(node)[:60]!r} is not allowed. {ALLOWED}")
+        raise SettingError(f"{shown}: {ast.unparse(node)[:60]!r} is not allowed. {ALLOWED}")
 
     try:
         with np.errstate(all="ignore"):
             values = evaluate(ast.parse(text.strip(), mode="eval").body)
+    except SettingError:  # what `evaluate` found, also a ValueError
+        raise
     except (SyntaxError, ValueError, MemoryError, OverflowError, RecursionError):
-        raise InputError(
+        raise SettingError(
             f"{shown} is no expression, or is too large to evaluate. {ALLOWED}"
         ) from None
     allowed = (values >= 0) & (values <= LARGEST_WEIGHT)  # nan is not
     if not allowed.all():
         where, value = p[~allowed][0], values[~allowed][0]
-        raise InputError(
+        raise SettingError(
             f"{shown} is {value:g} at p = {where:g}, must be from 0 to {LARGEST_WEIGHT:g} for 0 < "
             "p < 1"
         )

@@ -15,15 +15,13 @@ from statistics import fmean
 import numpy as np
 
 from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages
-from bnpo.algorithm.estimators import ALGORITHMS, NEEDS_RANGE, Method
+from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, by_rule_of, reward_name, stated_answer
 
-NOT_KNOWN = ("remax", "beta", "weight")
-"""Estimators that need what is not kept (greedy answers) or not set (alpha and beta, or a
-weight)."""
 EVAL_TEXTS = 2
 """Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others
 show a verdict only."""
@@ -142,13 +140,18 @@ def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[floa
         name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")
     }
     failed = np.reshape([row.get("failed", False) for row in rows], rewards.shape[:2])
-    ranges, left_out = reward_ranges(config), set(NOT_KNOWN)
+    ranges, takes_any = reward_ranges(config), False
     inside = (rewards >= ranges[:, 0]) & (rewards <= ranges[:, 1])  # [n, m, K]
     if not inside[~failed].all():  # the run's method takes any values, these do not
-        ranges, left_out = np.broadcast_to(AS_THEY_ARE, ranges.shape), left_out.union(NEEDS_RANGE)
+        ranges, takes_any = np.broadcast_to(AS_THEY_ARE, ranges.shape), True
     estimates = {}
-    for algo in sorted(ALGORITHMS.keys() - left_out):
-        method = Method(algo, decompose=config["decompose"] and algo != "gdpo", **settings)
+    for algo, found in sorted(ESTIMATORS.items()):
+        # Greedy answers are not kept, and settings of another estimator, such as alpha and beta of
+        # `beta`, not known
+        if "greedy_rewards" in found.needs or found.settings or (takes_any and found.needs_range):
+            continue
+        decompose = config["decompose"] and "separate_rewards" not in found.needs
+        method = Method(algo, decompose=decompose, **settings)
         advantages = compute_advantages(
             method, rewards, ranges=ranges, lengths=lengths, failed=failed
         ).values

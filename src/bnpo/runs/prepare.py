@@ -282,14 +282,13 @@ def input_hashes(
     """Return hashes of what a run reads by a name, so that --resume notices other content under
     the same names.
     """
-    users = [reward for reward in config.data.rewards if ":" in reward]
-    sources = {reward: sorted(local_sources(Path(reward.rpartition(":")[0]))) for reward in users}
+    rewards = [reward for reward in config.data.rewards if ":" in reward]
+    estimators = [config.method.algo] if ":" in config.method.algo else []
     hashes = {
         # They depend on the chat template, which may write the date, and on the tokenizer.
         "prompts_sha256": _sha256(json.dumps(prompts)),
-        "reward_sha256": {
-            reward: " ".join(map(file_hash, files)) for reward, files in sources.items()
-        },
+        "reward_sha256": {reward: _source_hashes(reward) for reward in rewards},
+        "algo_sha256": {estimator: _source_hashes(estimator) for estimator in estimators},
         "evaluated": {},
     }
     if evaluation:
@@ -303,6 +302,12 @@ def input_hashes(
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _source_hashes(function: str) -> str:
+    """Return the hashes of the file in path/to/file.py:function and of those that it imports."""
+    files = sorted(local_sources(Path(function.rpartition(":")[0])))
+    return " ".join(map(file_hash, files))
 
 
 def local_sources(file: Path) -> set[Path]:

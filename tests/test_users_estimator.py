@@ -1,0 +1,241 @@
+"""Estimators in a user's own file: --algo path/to/file.py:function."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages
+from bnpo.algorithm.estimators import Method
+from bnpo.algorithm.registry import ESTIMATORS, SettingError
+from bnpo.config import check_config, parse_train_config
+from bnpo.files import ROOT, InputError
+from bnpo.report.run_files import all_advantages
+from bnpo.runs.folder import claim_folder
+from bnpo.runs.prepare import prepare_run
+from conftest import refused
+from launch import check_train_flags
+
+EXAMPLE = f"{ROOT}/examples/estimator.py:median"
+HEAD = "import numpy as np\nfrom bnpo.algorithm.estimators import Batch, estimator\n"
+CENTRED = "batch.rewards - batch.accuracies"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a user's file, and return what --algo takes for its function `mine`."""
+
+    def write(text: str, head: str = HEAD) -> str:
+        # A new name each time, since a process loads a file once
+        path = tmp_path / f"mine{random.random()}.py"
+        path.write_text(head + text)
+        return f"{path}:mine"
+
+    return write
+
+
+def returning(expression: str, decorator: str = "@estimator()") -> str:
+    return f"{decorator}\ndef mine(batch: Batch) -> np.ndarray:\n    return {expression}\n"
+
+
+def parse(algo, *flags):
+    return parse_train_config(["--preset", "tiny", "--algo", algo, *flags], has_cuda=False)[0]
+
+
+def test_the_example_subtracts_the_median():
+    rewards = np.array([[[0.0], [0.2], [1.0]], [[0.0], [0.4], [9.0]]])
+    failed = [[False] * 3, [False, False, True]]
+    values = compute_advantages(Method(EXAMPLE), rewards, failed=failed).values
+    np.testing.assert_allclose(values, [[-0.2, 0, 0.8], [-0.2, 0.2, 0]])
+    any_range = compute_advantages(Method(EXAMPLE), rewards[:1] * -7, ranges=AS_THEY_ARE).values
+    np.testing.assert_allclose(any_range, [[1.4, 0, -5.6]])
+
+
+@pytest.mark.parametrize("name", ["bnpo", "opo", "gdpo", "remax", "maxrl", "reinforce_pp", "eb"])
+def test_a_built_in_estimator_in_a_users_file_gives_the_same_bits(write, name):
+    """With one reward and with several, weighted, decomposed and with failed answers."""
+    found = ESTIMATORS[name]
+    decorator = (
+        f"@estimator(needs={','.join(found.needs)!r}, unit_interval={found.unit_interval}, "
+        f"group={found.group}, logs_fit={found.logs_fit})"
+    )
+    head = HEAD + f"from bnpo.algorithm.estimators import {name}\n"
+    algo = write(returning(f"{name}(batch)", decorator), head)
+    rng = np.random.default_rng(0)
+    for k, settings in ((1, {}), (3, {"reward_weights": (1, 0.2, 3)}), (3, {"decompose": True})):
+        if name == "gdpo" and "decompose" in settings:
+            with pytest.raises(SettingError, match="takes the rewards apart itself"):
+                compute_advantages(Method(algo, decompose=True), np.zeros((2, 2, 3)))
+            continue
+        rewards, extra = rng.random((6, 4, k)), {"lengths": rng.integers(1, 9, (6, 4))}
+        extra |= {"greedy_rewards": rng.random((6, k)), "failed": rng.random((6, 4)) < 0.2}
+        own, expected = (
+            compute_advantages(Method(method, **settings), rewards, **extra)
+            for method in (algo, name)
+        )
+        np.testing.assert_array_equal(own.values, expected.values)
+        assert own.fits == expected.fits
+        assert bool(own.fits) == (name == "bnpo")
+    config = parse(algo)
+    assert (config.users_range == AS_THEY_ARE) == (name not in ("bnpo", "maxrl", "eb"))
+    check_config(config, ranks=1)
+    single = replace(config, batch=replace(config.batch, samples_per_question=1))
+    if found.group:
+        with refused("--samples-per-question: with 1, all advantages of --algo .*:mine are 0"):
+            check_config(single, ranks=1)
+    else:
+        check_config(single, ranks=1)
+
+
+def test_an_estimator_may_need_several_things_and_gets_nothing_else(write):
+    needs = '@estimator(needs="lengths, greedy_rewards")'
+    expression = "(batch.rewards - batch.greedy_rewards[:, None]) / batch.lengths"
+    algo = write(returning(expression, needs))
+    arguments = {"lengths": [[2, 4]], "greedy_rewards": [[0.5]]}
+    values = compute_advantages(Method(algo), [[[1.0], [0.0]]], **arguments).values
+    np.testing.assert_array_equal(values, [[0.25, -0.125]])
+    with pytest.raises(ValueError, match=r"mine needs lengths \[n, m\]"):
+        compute_advantages(Method(algo), [[[1.0], [0.0]]], greedy_rewards=[[0.5]])
+    not_asked = write(returning("batch.rewards / batch.lengths"))
+    with refused("mine: line 5: TypeError: unsupported operand"):
+        compute_advantages(Method(not_asked), [[[1.0], [0.0]]], **arguments)
+
+
+def test_a_file_may_import_from_beside_it_and_is_loaded_once(write, tmp_path):
+    (tmp_path / "beside_mine.py").write_text("half = 0.5\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('in place of a library')\n")
+    counted = "import json\nfrom beside_mine import half\nopen(__file__ + '.log', 'a').write('x')\n"
+    algo = write(returning(f"half * ({CENTRED})"), HEAD + counted)
+    for _ in range(3):
+        check_config(parse(algo), ranks=1)
+        values = compute_advantages(Method(algo), [[[1.0], [0.0]]]).values
+        np.testing.assert_array_equal(values, [[0.25, -0.25]])
+    [log] = tmp_path.glob("*.log")
+    assert log.read_text() == "x"
+
+
+def test_a_name_of_a_built_in_estimator_replaces_none(write):
+    file = write("@estimator()\ndef grpo(batch):\n    return batch.rewards\n").rpartition(":")[0]
+    algo = f"{file}:grpo"
+    values = compute_advantages(Method(algo), [[[1.0], [0.0]]]).values
+    np.testing.assert_array_equal(values, [[1, 0]])
+    values = compute_advantages(Method("grpo"), [[[1.0], [0.0]]]).values
+    np.testing.assert_allclose(values, [[0.5**0.5, -(0.5**0.5)]], rtol=1e-5)
+    assert not any(":" in name for name in ESTIMATORS)
+
+
+KNOWN = "known: beta, bnpo, curverl, .*, shrinkage, weight, or path/to/file.py:function$"
+
+
+@pytest.mark.parametrize(
+    ("algo", "message"),
+    [
+        ("median", f"^--algo: unknown estimator 'median'; {KNOWN}"),
+        ("examples/estimator.py", f"^--algo: unknown estimator 'examples/estimator.py'; {KNOWN}"),
+        ("examples/estimator.py:", f"^--algo: unknown estimator 'examples/estimator.py:'; {KNOWN}"),
+        ("examples:median", f"^--algo: unknown estimator 'examples:median'; {KNOWN}"),
+        ("/no/file.py:median", "^--algo: there is no file '/no/file.py'$"),
+    ],
+)
+def test_unknown_names_are_refused(algo, message):
+    with refused(message):
+        check_config(parse(algo), ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("other = 1\n", r"py: has no function 'mine'\. It must be `@estimator\(\) def name"),
+        (returning(CENTRED, ""), r"mine: is not registered by @estimator\(\)\. It must be"),
+        ("mine = [1]\n", r"mine: is not registered by @estimator\(\)\. It must be"),
+        (returning(CENTRED, "@estimator"), "cannot be imported: line 3: TypeError: estimator"),
+        (
+            returning(CENTRED, '@estimator(needs="length")'),
+            "line 3: ValueError: @estimator: needs='length' is unknown; known: range, lengths, ",
+        ),
+        (
+            returning(CENTRED, "@estimator(logs_fit=True)"),
+            "line 3: ValueError: @estimator: logs_fit=True needs unit_interval=True",
+        ),
+        (
+            returning(CENTRED).replace("batch: Batch", "batch, lengths"),
+            "mine: must take one argument, the batch. It must be",
+        ),
+        (returning(CENTRED).replace("batch: Batch", ""), "mine: must take one argument"),
+        ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
+        ("import absent_module\n", "imported: line 3: ModuleNotFoundError: No module named 'abs"),
+        ("raise SystemExit(0)\n", "cannot be imported: line 3: SystemExit: 0"),
+        (returning("1 / 0"), "mine: line 5: ZeroDivisionError: division by zero"),
+        (returning("exit(0)"), "mine: line 5: SystemExit: 0"),
+        (returning("None"), r"mine: returned shape \[\], must be \[n, m\] = \[4, 16\]"),
+        (
+            returning("batch.accuracies"),
+            r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards",
+        ),
+        (
+            returning("batch.rewards / batch.rewards.std(axis=1, keepdims=True)"),
+            "mine: returned an advantage that is not finite; leave out rewards that are nan, as",
+        ),
+        (
+            returning("batch.rewards + np.where(batch.accuracies == 0, np.inf, 0)"),
+            "mine: returned an advantage that is not finite",
+        ),
+        (
+            returning(f"({CENTRED}) * np.random.random()"),
+            "mine: two calls for one batch gave different advantages; let it depend on the batch",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(write, text, message, monkeypatch):
+    """By scripts/launch.py, and by each rank before it loads a model."""
+    algo = write(text)
+    with refused(message):
+        check_train_flags(["--preset", "tiny", "--algo", algo], 1)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with refused(message):
+        prepare_run(parse(algo))
+
+
+def test_a_fault_after_the_trial_names_its_line(write):
+    algo = write(returning(f"{CENTRED} if len(batch.rewards) == 4 else [][0]"))
+    check_config(parse(algo), ranks=1)
+    with refused(r"mine: line 5: IndexError: list index out of range"):
+        compute_advantages(Method(algo), np.ones((5, 2, 1)))
+
+
+def test_a_resumed_run_uses_the_estimator_that_it_started_with(tmp_path, monkeypatch):
+    """Also what its file imports from beside it."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    run, file, helper = tmp_path / "run", tmp_path / "of_run.py", tmp_path / "beside_of_run.py"
+    file.write_text(HEAD + "from beside_of_run import half\n" + returning(f"half * ({CENTRED})"))
+    helper.write_text("half = 0.5\n")
+    algo = f"{file}:mine"
+    flags = ("--output-dir", str(run))
+    prepared = prepare_run(parse(algo, *flags))
+    claim_folder(prepared.config, prepared.data_facts)
+    prepared.lock.release()
+    saved = json.loads((run / "config.json").read_text())
+    assert saved["algo"] == algo
+    assert list(saved["algo_sha256"]) == [algo]
+    prepare_run(parse(algo, *flags, "--resume")).lock.release()
+    helper.write_text("half = 0.25\n")
+    with pytest.raises(InputError, match="would change the run: algo_sha256 has changed"):
+        prepare_run(parse(algo, *flags, "--resume"))
+    allowed = (*flags, "--resume", "--allow-changes", "algo_sha256")
+    prepare_run(parse(algo, *allowed)).lock.release()
+
+
+def test_folder_and_page_of_a_run_with_an_estimator_of_ones_own():
+    config = parse(EXAMPLE)
+    assert str(config.folder.output_dir) == "runs/tiny-median-seed0"
+    rows = [{"rewards": {"accuracy": value}, "tokens": 3} for value in (1.0, 0.0)]
+    settings = {"samples_per_question": 2, "decompose": False, "rewards": ["accuracy"]}
+    settings |= {"algo": "of/another/machine.py:median", "beta_moments": "sample"}
+    found = all_advantages(rows, settings | {"max_concentration": 100.0})
+    assert found["reinforce"] == [0.5, -0.5]
+    assert found.keys() == ESTIMATORS.keys() - {"remax", "beta", "weight"}
