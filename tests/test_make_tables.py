@@ -224,6 +224,17 @@ def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
     assert f"({100 * (0.745 + 0.9 * 0.734) / 2:.1f})" in to_markdown(tables(both, second))
 
 
+def test_a_model_with_a_revision_is_the_papers_model(write):
+    pinned = f"{BASE}@4a83ca6"
+    run = write("bnpo", "paper-1.5b", run={"model": pinned})
+    [table] = tables(write("base", ckpt=pinned), run)
+    assert {"Base", "BNPO"} < table.blocks["Qwen2.5-Math-1.5B"].keys()
+    assert setting_notes(run) == []
+    rows = reproduce.chosen_rows(arguments(models=(pinned,), rows=("base", "bnpo")))
+    assert [row.name for row in rows] == ["Qwen2.5-Math-1.5B-base", "Qwen2.5-Math-1.5B-bnpo-seed0"]
+    assert rows[0].evaluate.ckpt == rows[1].train.data.model == pinned
+
+
 def test_training_runs_share_a_row(write):
     files = [
         write(

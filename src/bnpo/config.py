@@ -49,7 +49,8 @@ class DataSettings:
     """The model to start from, the problems, and how answers are rewarded."""
 
     model: str = "Qwen/Qwen2.5-Math-1.5B"
-    """Model to start from: a folder or a name on the Hugging Face hub."""
+    """Model to start from: a folder, or a name on the Hugging Face hub: OWNER/NAME, or
+    OWNER/NAME@REVISION with a commit, tag or branch."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
     """Training problems: files (.jsonl, .json, .csv, .parquet),
     hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in: `arithmetic` or `word-problems`. Several
