@@ -4,7 +4,8 @@
 # make check   install, check style and types, run the tests that start no program and measure no time (2 to 3 minutes)
 # make lint    install, check style and the imports between packages
 # make bench   install with TRL, run the benchmarks of docs/performance.md (an hour on 2 cores)
-# make conformance   install with TRL and verl, compare their advantages and losses with ours (three minutes)
+# make conformance   install with TRL and verl, compare their advantages and losses and the formulas of the paper's
+#              released code with ours (four minutes)
 # make check-gpu-environment   install the packages for GPUs into .venv-gpu and test them; needs no GPU
 #
 # PyTorch's CPU build is much smaller than the default one. On a machine without a GPU, set TORCH_INDEX to the address
@@ -48,6 +49,7 @@ bench: .venv/.ready .venv/trl/.ready
 
 conformance: .venv/.ready .venv/trl/.ready .venv/verl/.ready
 	PYTHONPATH=.venv/trl:.venv/verl .venv/bin/python benchmarks/conformance.py
+	.venv/bin/python benchmarks/released.py
 
 # check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU;
 # those marked `deadline` measure time, not packages. tests/test_gpu_wheel.py runs here only: it describes GPUs to vLLM.

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from bnpo.config import PRESETS, Planning, Positive, check_config, check_planning, flat_settings
 from bnpo.environment import run_program, setup_environment
-from bnpo.files import ROOT, InputError
+from bnpo.files import ROOT, InputError, short_name
 from bnpo.report.run_files import open_folder, why_ended
 from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
@@ -85,7 +85,7 @@ def _identity(protocol: dict) -> dict:
     run, suite = protocol["run"] or {}, protocol["suite"]
     settings = {name: run[name] for name in run if name in SETTINGS}
     trained = "/".join(Path(protocol["ckpt"]).parts[-3:]) if run else "the model"
-    paths = {"model": Path(run.get("model", protocol["ckpt"])).name, "ckpt": trained}
+    paths = {"model": short_name(run.get("model", protocol["ckpt"])), "ckpt": trained}
     evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
     runs = {
         f"repetitions of {name}": dataset["repetitions"]

@@ -19,6 +19,7 @@ from bnpo.policy.folder import (
     check_model,
     check_prompts,
     load_tokenizer,
+    local_folder,
     model_folder,
     refused_by,
 )
@@ -33,7 +34,7 @@ from families import (
     make_family,
     make_sharp,
 )
-from hub import hub
+from hub import COMMIT, hub
 
 DTYPES = {"float32": 1e-6, "bfloat16": 0.02}
 """Largest mean difference per token between two computations with equal weights."""
@@ -291,6 +292,55 @@ def test_a_hub_cache_that_cannot_be_written_is_the_cause_that_is_named(tmp_path)
         in (printed["/sys/hub"])
     )
     assert printed[str(tmp_path)].startswith(str(tmp_path))
+
+
+@pytest.mark.program
+def test_the_revision_of_a_hub_name_is_the_one_that_is_downloaded(tmp_path):
+    files = {file.name: file.read_bytes() for file in TINY_MODEL.iterdir()}
+    found = {}
+    with hub("me/model", files) as endpoint:
+        for revision in (COMMIT, "main", "v2"):
+            cache = tmp_path / revision
+            found[revision] = python(
+                "-c",
+                HUB_PROGRAM.replace("me/model", f"me/model@{revision}"),
+                environment=users_environment()
+                | {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(cache)},
+            ).stdout.strip()
+    for revision in (COMMIT, "main"):
+        snapshots = tmp_path / revision / "models--me--model" / "snapshots"
+        assert found[revision] == str(snapshots / COMMIT)
+    assert found["v2"].startswith("refused: me/model@v2: no such local folder, and the download")
+    assert found["v2"].endswith("; check name, revision and network, or name a local copy")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("Qwen/Qwen3-0.6B@", "what follows the @ is no revision of the hub; write OWNER/NAME@REV"),
+        ("Qwen/Qwen3-0.6B@a@b", "what follows the @ is no revision of the hub"),
+        ("Qwen/Qwen3-0.6B@a b", "what follows the @ is no revision of the hub"),
+        ("Qwen/Qwen3-0.6B@/main", "what follows the @ is no revision of the hub"),
+        ("Qwen3-0.6B@main", "no such model folder, nor a hub name"),
+        ("/models/Qwen3@main", "no such model folder, nor a hub name"),
+        ("@main", "no such model folder, nor a hub name"),
+    ],
+)
+def test_a_malformed_revision_is_refused_in_one_line(model, message):
+    with refused(f"^{re.escape(model)}: .*{re.escape(message)}[^\n]*$"):
+        local_folder(model)
+
+
+@pytest.mark.parametrize("revision", [COMMIT, "4a83ca6", "main", "v1.0-rc_2", "refs/pr/1"])
+def test_revisions_of_the_hub(revision):
+    assert local_folder(f"me/model@{revision}") is None
+
+
+def test_a_folder_with_an_at_sign_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "me" / "model@main"
+    folder.mkdir(parents=True)
+    assert local_folder("me/model@main") == folder
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,76 @@ def test_markdown(write):
     assert "Other models" not in text
 
 
+def below(*paths) -> dict[str, dict[str, list[str]]]:
+    """The cells of the only table of averages without one data set."""
+    [table] = tables(*paths)
+    return table.below.blocks
+
+
+@pytest.mark.parametrize(
+    ("table", "model", "highest", "row", "number"),
+    [
+        # By hand from the paper's tables, as (74.8 + 18.3 + 11.3) / 3 = 34.8. BNPO's row is third,
+        # last and second of five.
+        ("Table 1", "Qwen2.5-Math-1.5B", ("REINFORCE, paper", "34.8"), "BNPO, paper", "34.4"),
+        ("Table 1", "Qwen2.5-Math-7B", ("ReMax, paper", "42.5"), "BNPO, paper", "40.8"),
+        ("Table 2", "Qwen2.5-1.5B-Instruct", ("AD-GRPO, paper", "22.8"), "AD-BNPO, paper", "22.4"),
+    ],
+)
+def test_without_amc23_bnpo_does_not_lead_in_the_papers_numbers(table, model, highest, row, number):
+    [made] = make_tables([], always=table)
+    column = made.below.columns.index("without AMC23")
+    numbers = {label: cells[column] for label, cells in made.below.blocks[model].items()}
+    in_bold = [(label, cell[1:]) for label, cell in numbers.items() if cell.startswith("*")]
+    assert in_bold == [highest]
+    assert numbers[row] == number
+
+
+def test_averages_without_one_data_set(write):
+    """By hand: without AMC23 (73.4 + 18.3 + 11.5) / 3 = 34.4 with an error of
+    sqrt(1.6^2 + 5^2 + 4^2) / 3 = 2.2.
+    """
+    text = to_markdown(tables(write("bnpo", "paper-1.5b")))
+    columns = ("MATH500", "AMC23", "AIME2024", "AIME2025")
+    header = " | ".join(("Qwen2.5-Math-1.5B", "Average", *(f"without {name}" for name in columns)))
+    assert (
+        f"""
+### Averages without one data set
+
+| {header} |
+| --- | ---: | ---: | ---: | ---: | ---: |
+| Base, paper | 16.1 | 12.1 | 12.4 | 19.5 | 20.4 |
+| REINFORCE, paper | 39.0 | 27.1 | **34.8** | 45.9 | 48.2 |
+| ReMax, paper | 38.4 | 26.8 | 33.0 | 45.8 | 48.2 |
+| GRPO, paper | 39.0 | 26.9 | 34.5 | 45.6 | **48.8** |
+| REINFORCE++, paper | 38.3 | 26.8 | 33.0 | 45.4 | 47.9 |
+| BNPO | 39.4 ± 2.0 | 28.1 ± 2.7 | 34.4 ± 2.2 | 46.5 ± 2.2 | 48.7 ± 2.4 |
+| BNPO, paper | **39.4** | **28.1** | 34.4 | **46.5** | 48.7 |
+"""
+        in text
+    )
+    assert text.index("### Averages") > text.index("- Paper: its numbers")
+
+
+def test_averages_without_one_data_set_of_several_runs(write):
+    files = [
+        write(f"seed{seed}", "paper-1.5b", scaled(1 + 0.2 * seed), run={"seed": seed})
+        for seed in (0, 1)
+    ]
+    # Without MATH500: 28.1 and 33.72 with a deviation of 3.97, so sqrt(2.52^2 + 3.97^2 / 2)
+    assert below(*files)["Qwen2.5-Math-1.5B"]["BNPO (2 runs)"][1] == "30.9 ± 3.9"
+
+
+def test_no_averages_without_the_papers_data_sets(write):
+    own = {"mine": (0.5, 0.02)}
+    [table] = tables(write("tiny", "tiny", own))
+    assert table.below is None
+    assert "without" not in to_markdown([table])
+    # A row that lacks one of them has no average without another
+    rows = below(write("rloo", "paper-1.5b", MATH500, run={"algo": "rloo"}))["Qwen2.5-Math-1.5B"]
+    assert rows["RLOO"] == [""] * 5
+
+
 def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
     better = {name: (score + 0.011, error) for name, (score, error) in SCORES.items()}
     both = write("bnpo", "paper-1.5b", ours=better, grader="default")
@@ -152,6 +222,17 @@ def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
     assert "grader" not in " ".join(setting_notes(both))
     second = write("second", "paper-1.5b", SCORES, run={"seed": 1}, ours=scaled(0.9))
     assert f"({100 * (0.745 + 0.9 * 0.734) / 2:.1f})" in to_markdown(tables(both, second))
+
+
+def test_a_model_with_a_revision_is_the_papers_model(write):
+    pinned = f"{BASE}@4a83ca6"
+    run = write("bnpo", "paper-1.5b", run={"model": pinned})
+    [table] = tables(write("base", ckpt=pinned), run)
+    assert {"Base", "BNPO"} < table.blocks["Qwen2.5-Math-1.5B"].keys()
+    assert setting_notes(run) == []
+    rows = reproduce.chosen_rows(arguments(models=(pinned,), rows=("base", "bnpo")))
+    assert [row.name for row in rows] == ["Qwen2.5-Math-1.5B-base", "Qwen2.5-Math-1.5B-bnpo-seed0"]
+    assert rows[0].evaluate.ckpt == rows[1].train.data.model == pinned
 
 
 def test_training_runs_share_a_row(write):

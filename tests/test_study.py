@@ -182,6 +182,29 @@ def test_numbers_of_the_second_page_computed_again():
     assert f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})" in page
 
 
+def test_the_variation_of_the_gradient_norm_computed_again():
+    """The paper's measure of stability, without the study's own statistics."""
+    page = (PAGES / "results.md").read_text(encoding="utf-8")
+    variations: dict[tuple[str, str], dict[int, float]] = {}  # by regime and method, then seed
+    for row in FIRST:
+        if row["part"] == "main":
+            norms = row["curves"]["grad_norm"]
+            runs = variations.setdefault((row["regime"], row["method"]), {})
+            runs[row["seed"]] = stdev(norms) / fmean(norms)
+    ours, theirs = variations["rare", "bnpo"], variations["rare", "grpo"]
+    differences = [ours[seed] - theirs[seed] for seed in ours]
+    mean, half = fmean(differences), 2.2009852 * stdev(differences) / 12**0.5
+    line = f"| grpo | 12 | {fmean(ours.values()):.2f} | {fmean(theirs.values()):.2f} | {mean:+.3f} "
+    assert f"{line}({mean - half:+.3f} to {mean + half:+.3f}) | 100% |" in page
+    # BNPO's varies most of the paper's five methods, as the findings say
+    for regime in ("spread", "concentrated", "rare"):
+        means = {
+            method: fmean(variations[regime, method].values())
+            for method in ("reinforce", "remax", "grpo", "reinforce_pp", "bnpo")
+        }
+        assert max(means, key=lambda method: means[method]) == "bnpo"
+
+
 PAGE = (ROOT / "docs" / "study" / "theory.md").read_text(encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.config import PRESETS, flat_settings
-from bnpo.files import InputError, whole_json_lines
+from bnpo.files import InputError, short_name, whole_json_lines
 from bnpo.report.run_files import open_folder
 from paper.results import NOT_COMPARED, method_name
 from paper.tables import ROW_ORDER
@@ -51,7 +51,7 @@ def read_run(folder: Path) -> RunCurves:
     compared = flat_settings(PRESETS["tiny"]).keys() - (NOT_COMPARED - {"model"})
     settings = {}
     for name in sorted(compared & config.keys()):
-        settings[name] = Path(str(config[name])).name if name == "model" else str(config[name])
+        settings[name] = short_name(str(config[name])) if name == "model" else str(config[name])
     path = folder / "metrics.jsonl"
     # 0: the evaluation before training
     lines = [line for line in whole_json_lines(path) if line.get("step", 0) > 0]

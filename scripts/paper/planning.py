@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bnpo.config import Planning, check_config, flat_settings
 from bnpo.evaluation.program import chosen_suite
+from bnpo.files import short_name
 from bnpo.planning import (
     START_SECONDS,
     Inputs,
@@ -157,7 +158,7 @@ def _print_hours(
     """Print the hours of each model's rows and of the whole table, with rows side by side."""
     rows_by_model: dict[str, list[Row]] = {}
     for row in rows:
-        rows_by_model.setdefault(Path(row.model).name, []).append(row)
+        rows_by_model.setdefault(short_name(row.model), []).append(row)
     heads = [f"{model}, {len(own)} rows" for model, own in rows_by_model.items()]
     if len(heads) > 1:
         heads.append(f"all {len(rows)} rows")

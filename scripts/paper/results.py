@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bnpo.config import FREE, GONE, PRESETS, flat_settings
-from bnpo.files import InputError, step_name
+from bnpo.files import InputError, short_name, step_name
 
 PAPER_DATASETS = {
     "MATH500": (500, 1),
@@ -114,7 +114,7 @@ def load_results(paths: Iterable[Path]) -> list[Result]:
 def _result(path: Path, content: dict) -> Result:
     protocol, columns = content["protocol"], content["results"]
     run = protocol["run"]  # None: the model as it was published
-    model = Path(run["model"] if run else protocol["ckpt"]).name
+    model = short_name(run["model"] if run else protocol["ckpt"])
     settings = _protocol_settings(protocol, columns, model)
     if run:
         settings |= _training_settings(protocol, model)
@@ -173,7 +173,7 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
     final = run["steps"] and step_name(run["steps"])
     if checkpoint == final or not checkpoint.startswith(("best", "step-")):
         checkpoint = "last"  # --ckpt was the run's folder, which stands for its last checkpoint
-    preset_of_model = {Path(config.data.model).name: name for name, config in PRESETS.items()}
+    preset_of_model = {short_name(str(config.data.model)): name for name, config in PRESETS.items()}
     preset = preset_of_model.get(model, run["preset"])
     source, standard = f"preset {preset}", flat_settings(PRESETS[preset])
     settings = {

@@ -14,7 +14,7 @@ import tyro
 from bnpo.config import PRESETS, TrainConfig, flat_settings, parse_train_config
 from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, chosen_suite
-from bnpo.files import InputError
+from bnpo.files import InputError, short_name
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Choice:
     rows: tuple[str, ...] = ()
     """Rows to make: base and algorithms, AD-<algorithm> in Table 2. The default is all."""
     models: tuple[str, ...] = ()
-    """Models to use, such as Qwen2.5-Math-1.5B, or folders of that name with a copy. The default
-    is all."""
+    """Models to use, such as Qwen2.5-Math-1.5B, folders of that name with a copy, or hub names with
+    a revision: OWNER/NAME@REVISION. The default is all."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to train with. Runs with several seeds become one row of the table."""
     preset: Literal["paper", "tiny"] = "paper"
@@ -164,13 +164,13 @@ def all_rows(choice: Choice, seeds: Sequence[int]) -> list[Row]:
 def chosen_rows(choice: Choice) -> list[Row]:
     """Return the rows to make. Raises InputError for names that the table does not have."""
     rows = all_rows(choice, choice.seeds)
-    methods, models = choice.rows, [Path(model).name for model in choice.models]
+    methods, models = choice.rows, [short_name(model) for model in choice.models]
     _check_names("--rows", methods, [row.method for row in rows], choice.table)
-    _check_names("--models", models, [Path(row.model).name for row in rows], choice.table)
+    _check_names("--models", models, [short_name(row.model) for row in rows], choice.table)
     chosen = []
     for row in rows:
         if (not methods or row.method in methods) and (
-            not models or Path(row.model).name in models
+            not models or short_name(row.model) in models
         ):
             chosen.append(row)
     part, parts = _shard(choice.shard)
@@ -196,9 +196,11 @@ def _check_names(flag: str, wanted: Sequence[str], known: Sequence[str], table: 
 def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
     table = PAPER_TABLES[choice.table]
     model = str(PRESETS[preset].data.model)
-    copies = [copy for copy in choice.models if "/" in copy and Path(copy).name == Path(model).name]
+    copies = [
+        copy for copy in choice.models if "/" in copy and short_name(copy) == short_name(model)
+    ]
     model = copies[0] if copies else model
-    folder = choice.folder / (f"{Path(model).name}-{method}" + f"-seed{seed}" * (method != "base"))
+    folder = choice.folder / (f"{short_name(model)}-{method}" + f"-seed{seed}" * (method != "base"))
     train = ["--preset", preset, "--algo", method.removeprefix("AD-"), "--seed", str(seed)]
     if choice.table == "table2":
         train += [

@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import trim_mean
 
+from bnpo.algorithm.beta import inverse_density
 from bnpo.config import UpdateSettings
 from paper.curves import variation
 from paper.tables import Table
 from study import comparisons
 from study.comparisons import FIRST_FIT, METRICS, Metrics, Pairs, compare, difference_cells
-from study.design import ALGORITHMS, FAVOURED, RATES, REGIMES, tagged_methods
+from study.design import ALGORITHMS, ANSWERS, FAVOURED, RATES, REGIMES, tagged_methods
 from study.figures import draw_all
 from study.paper import paper_table
 from study.rows import RESULTS, Place, RowList, area, both_done, final, middle, select, trained
@@ -57,7 +58,7 @@ def write_results(rows: RowList, pages: Path = PAGES, tables: Path = RESULTS / "
         f"{', '.join(measured)}.",
         [verdict_table(rows, noise)],
         FINDINGS.read_text(encoding="utf-8"),
-        [_means(rows), _claimed(rows), _nulls(rows), _noise_in_short(noise)],
+        [_means(rows), _claimed(rows), _nulls(rows), _noise_in_short(noise), _stability(rows)],
         "![Every seed, at the end and as area](figures/seeds.png)",
     )
     found = [*_main(rows), *_claim(rows), *_tags(rows), _tuning(rows), _noise(noise), paper_table()]
@@ -121,11 +122,63 @@ def _noise_in_short(noise: Noise) -> Table:
     return table("noise_in_short", {"checkpoint": lines})
 
 
+def norm_variation(row: Mapping) -> float:
+    """Return the coefficient of variation of the gradient norm over the steps of a run."""
+    return variation(np.array(row["curves"]["grad_norm"], dtype=float))
+
+
+def _stability(rows: RowList) -> Table:
+    """Return the variation of the gradient norm within a run, beside that of BNPO."""
+    blocks: Blocks = {}
+    for regime in REGIMES:
+        pairs = comparisons.against_others(regime)
+        blocks[regime] = {}
+        for name, found in compare(rows, pairs, norm_variation).items():
+            difference = found.difference
+            means = [
+                np.mean(
+                    [norm_variation(row) for row in select(rows, "main", regime, method).values()]
+                )
+                for method in ("bnpo", name)
+            ]
+            blocks[regime][name] = [
+                str(difference.seeds),
+                *(f"{mean:.2f}" for mean in means),
+                f"{difference.mean:+.3f} ({difference.low:+.3f} to {difference.high:+.3f})",
+                f"{difference.wins:.0%}",
+            ]
+    return table("stability", blocks)
+
+
+def _largest_weights(rows: RowList) -> Table:
+    """Return how far apart the weights of two questions can be, by the densities of BNPO's runs."""
+    p = np.arange(1, ANSWERS) / ANSWERS  # accuracies whose questions have a signal
+    lines = {}
+    for regime in REGIMES:
+        ratios = []  # one per step
+        for row in select(rows, "main", regime, "bnpo").values():
+            for fit in zip(row["curves"]["alpha"], row["curves"]["beta"], strict=True):
+                weights = inverse_density(p, *fit)
+                ratios.append(weights.max() / weights.min())
+        lines[regime] = [
+            f"{np.median(ratios):.1f}",
+            f"{np.mean(np.array(ratios) > 100):.0%}",
+            f"{max(ratios):,.0f}",
+        ]
+    return table("largest_weights", {"bnpo": lines})
+
+
 def _main(rows: RowList) -> list[Table]:
     blocks = {}
     for regime in REGIMES:
         blocks[regime] = {name: _summary(select(rows, "main", regime, name)) for name in ALGORITHMS}
-    return [*likeness_tables(), table("methods", blocks), _less_each_other(rows), _surcharge(rows)]
+    return [
+        *likeness_tables(),
+        _largest_weights(rows),
+        table("methods", blocks),
+        _less_each_other(rows),
+        _surcharge(rows),
+    ]
 
 
 def _summary(runs: Mapping[int, Mapping]) -> list[str]:
@@ -142,7 +195,8 @@ def _summary(runs: Mapping[int, Mapping]) -> list[str]:
     cells += [f"{100 * trim_mean(finals, 0.25):.1f}", interval(areas)]
     norms = [np.array(row["curves"]["grad_norm"], dtype=float) for row in done]
     sampled = [row["tokens/sampled"] + row["tokens/greedy"] for row in done]
-    cells += [f"{np.nanmean(norms):.2f}", f"{np.mean([variation(norm) for norm in norms]):.2f}"]
+    varied = np.mean([norm_variation(row) for row in done])
+    cells += [f"{np.nanmean(norms):.2f}", f"{varied:.2f}"]
     return [
         *cells,
         f"{(np.array(norms) > UpdateSettings.max_grad_norm).mean():.1%}",

@@ -53,7 +53,8 @@ class DataSettings:
     """The model to start from, the problems, and how answers are rewarded."""
 
     model: str = "Qwen/Qwen2.5-Math-1.5B"
-    """Model to start from: a folder or a name on the Hugging Face hub."""
+    """Model to start from: a folder, or a name on the Hugging Face hub: OWNER/NAME, or
+    OWNER/NAME@REVISION with a commit, tag or branch."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
     """Training problems from one or more sources: files (.jsonl, .json, .csv, .parquet),
     hub:OWNER/NAME:CONFIG@REVISION#SPLIT, or built in (`arithmetic`, `word-problems`). docs/data.md

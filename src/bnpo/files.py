@@ -302,3 +302,24 @@ def writing(path: Path, cure: str = "") -> Iterator[None]:
         raise InputError(
             f"{path}: cannot be written ({reason}){f'; {cure}' if cure else resume}"
         ) from error
+
+
+def split_revision(model: str) -> tuple[str, str | None]:
+    """Return a hub name and its revision, which is None without an @.
+
+    >>> split_revision("Qwen/Qwen3-0.6B@main"), split_revision("Qwen/Qwen3-0.6B")
+    (('Qwen/Qwen3-0.6B', 'main'), ('Qwen/Qwen3-0.6B', None))
+    """
+    name, at, revision = model.partition("@")
+    return name, revision if at else None
+
+
+def short_name(model: str) -> str:
+    """Return the last part of the path of a folder or of a hub name, without a revision.
+
+    >>> short_name("/models/Qwen3-0.6B"), short_name("Qwen/Qwen3-0.6B@refs/pr/1")
+    ('Qwen3-0.6B', 'Qwen3-0.6B')
+    """
+    name, revision = split_revision(model)
+    is_hub_name = revision is not None and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)
+    return Path(name if is_hub_name else model).name

@@ -39,7 +39,7 @@ from bnpo.evaluation.suites import (
     own_settings,
     suite_problems,
 )
-from bnpo.files import ROOT, InputError
+from bnpo.files import ROOT, InputError, short_name
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import BUILT_IN
 from bnpo.policy.folder import (
@@ -520,7 +520,7 @@ def find_model(name: str, longest: int) -> tuple[Path, ModelShape, PreTrainedTok
     try:
         folder = model_folder(name, weights=False)
     except InputError:
-        folder = local_folder(name) or ROOT / "data" / "models" / Path(name).name
+        folder = local_folder(name) or ROOT / "data" / "models" / short_name(name)
         if not (folder / "config.json").is_file():
             raise
     model_config(folder, longest)

@@ -91,8 +91,9 @@ class EvalConfig:
     """
 
     ckpt: str = ""
-    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name, or the folder
-    of a training run (<run> or <run>/last for its last checkpoint, <run>/best for its best)."""
+    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name (OWNER/NAME or
+    OWNER/NAME@REVISION), or the folder of a training run (<run> or <run>/last for its last
+    checkpoint, <run>/best for its best)."""
     regrade: Path | None = None
     """Grade the samples in this folder of an evaluation again by `default`, `paper` and the rule of
     the scores, without a model, and show which verdicts change. Of the other flags, only

@@ -15,13 +15,22 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
 
-from bnpo.files import SMOLLM2, InputError, file_hash, line_of, read_json, unwritable
+from bnpo.files import (
+    SMOLLM2,
+    InputError,
+    file_hash,
+    line_of,
+    read_json,
+    split_revision,
+    unwritable,
+)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 MERGED = "merged"  # subfolder of an adapter's folder for the model with the adapter in its weights
 INDEX = "model.safetensors.index.json"
+REVISION = r"[\w-][\w.-]*(/[\w.-]+)*"  # a commit, tag or branch, such as refs/pr/1
 COPY_AGAIN = "copy or download it again"
 
 
@@ -31,16 +40,18 @@ def model_folder(
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as
-    Qwen/Qwen2.5-Math-1.5B, which is downloaded, if not `weights` without them. Raises InputError
-    for what is no model, has incomplete weights or cannot be downloaded, and for a LoRA adapter
-    unless `adapters`.
+    Qwen/Qwen2.5-Math-1.5B, which is downloaded, if not `weights` without them. The revision is the
+    one in OWNER/NAME@REVISION, else `revision`, else the newest. Raises InputError for what is no
+    model, has incomplete weights or cannot be downloaded, and for a LoRA adapter unless `adapters`.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model)
     if folder is None:
+        name, pinned = split_revision(model)
+        revision = pinned or revision
         try:
             patterns = ["*.json", "*.txt", "*.jinja", *needed]
-            folder = Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
         # The hub client raises a dozen kinds, its own and those of its HTTP library
         except Exception as error:
             if path := unwritable(error):
@@ -53,7 +64,8 @@ def model_folder(
                 f"({line_of(error)})"
             )
             raise InputError(
-                f"{model}: {problem}; check name and network, or name a local copy"
+                f"{model}: {problem}; check name{', revision' if revision else ''} and network, or "
+                "name a local copy"
             ) from error
     if not adapters and (folder / "adapter_config.json").is_file():
         raise InputError(
@@ -267,9 +279,15 @@ def local_folder(model: str) -> Path | None:
         raise InputError(
             f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it"
         )
-    if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
+    name, revision = split_revision(model)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
         raise InputError(
             f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B"
+        )
+    if revision is not None and not re.fullmatch(REVISION, revision):
+        raise InputError(
+            f"{model}: no such model folder, and what follows the @ is no revision of the hub; "
+            "write OWNER/NAME@REVISION with a commit, tag or branch"
         )
     return None
 

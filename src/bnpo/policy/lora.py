@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.pytorch_utils import Conv1D
 
 from bnpo.config import TrainConfig
-from bnpo.files import InputError, let_others_read
+from bnpo.files import InputError, let_others_read, split_revision
 
 BASE = ".base_layer"  # what peft adds to the name of a frozen weight
 ADAPTER = "default"  # peft's name of the only adapter
@@ -88,10 +88,11 @@ def add_adapter(model: torch.nn.Module, folder: str, config: TrainConfig) -> Non
 
     path, update = Path(folder), config.update
     in_hub_cache = path.parent.name == "snapshots"
+    # A hub name with its commit, so that others find the model. Folders with their full path.
+    base = split_revision(config.data.model)[0] if in_hub_cache else str(path.resolve())
     adapter = LoraConfig(
         task_type="CAUSAL_LM",
-        # A hub name with its commit, so that others find the model. Folders with their full path.
-        base_model_name_or_path=config.data.model if in_hub_cache else str(path.resolve()),
+        base_model_name_or_path=base,
         revision=path.name if in_hub_cache else None,
         target_modules=sorted({name.rpartition(".")[2] for name in adapted_layers(model)}),
         r=update.lora_rank,

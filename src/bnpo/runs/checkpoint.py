@@ -23,6 +23,8 @@ from bnpo.files import (
     flush,
     let_others_read,
     read_json,
+    short_name,
+    split_revision,
     step_of,
     whole_json_lines,
     write_json,
@@ -261,14 +263,15 @@ def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
     command of the run.
     """
     base, settings = config.data.model, flat_settings(config)
-    on_hub = None if os.path.isdir(base) else base  # the hub refuses paths here
+    # The hub refuses paths and revisions here
+    on_hub = None if os.path.isdir(base) else split_revision(base)[0]
     metadata = ModelCardData(
         base_model=on_hub, pipeline_tag="text-generation", tags=["reinforcement-learning", "bnpo"]
     )
     method = ("algo", "questions_per_step", "samples_per_question", "lr", "rewards", "seed")
     arguments = [argument for argument in sys.argv if not argument.startswith("--local_rank")]
     lines = [
-        f"# {Path(base).name} after {step} steps of reinforcement learning\n",
+        f"# {short_name(base)} after {step} steps of reinforcement learning\n",
         f"- **Base model**: {base}",
         f"- **Method**: {', '.join(f'{name} {settings[name]}' for name in method)}",
         f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`",
