@@ -289,8 +289,8 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
     )
     assert result.returncode == 2
     # Anywhere: a sampler that is ended while it prints leaves a line without an end.
-    message = rf"error: {TINY_MODEL}: vLLM cannot run this model \(.*\); correct that, or use another model"
-    assert re.search(message, result.stderr)
+    message = r"vLLM cannot run this model \(.*\); correct that, or use another model"
+    assert re.search(f"error: {TINY_MODEL}: {message}", result.stderr)
     assert "Traceback" not in result.stderr
 
 
