@@ -573,7 +573,17 @@ def test_an_earlier_run_is_deleted_by_the_new_one(tmp_path):
     assert (run / "last").resolve().name == "step-000001"
     # And a start with another number of ranks prints a command that a shell understands.
     refused = run_ranks(
-        1, "train.py", *SMALL, "--steps", 2, "--resume", "--output-dir", run, check=False
+        1,
+        "train.py",
+        *SMALL,
+        "--steps",
+        2,
+        "--eval-every",
+        0,
+        "--resume",
+        "--output-dir",
+        run,
+        check=False,
     )
     command = refused.stdout.partition("or convert it: ")[2]
     folders = [

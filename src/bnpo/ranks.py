@@ -250,6 +250,7 @@ class Ranks:
     def __init__(self) -> None:
         self.on_failure: Callable[[str], None] = lambda line: None
         self._signalled, self._launchers = False, _launchers()
+        self._store: dist.Store | None = None  # of small values that all ranks see
 
     def __enter__(self) -> "Ranks":
         ranks_meet()
@@ -263,6 +264,8 @@ class Ranks:
             backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
             dist.init_process_group(backend, store=self._store, rank=rank, world_size=ranks)
         except RuntimeError as error:
+            if self._store and not self._comes_first(error):
+                raise SystemExit(1) from error
             variables = "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR"
             cure = f"choose another --master_port if it is in use, and correct or unset {variables}"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
