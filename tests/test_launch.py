@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM
 
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.environment import GPU_DEVICES, has_nvidia_gpu, hides_gpus
@@ -135,8 +136,10 @@ def test_a_refusal_is_one_line_within_seconds(flags, seconds, message, tmp_path)
         shutil.copytree(TINY_MODEL, folder)
     (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
     (tmp_path / "run" / "raises.jinja").write_text("{{ raise_exception('no') }}")
-    family_config("gemma2", **NOT_TRAINED["gemma2"][0]).save_pretrained(tmp_path / "gemma2")
-    family_config("qwen2", vocab_size=200).save_pretrained(tmp_path / "short")
+    configs = {"gemma2": family_config("gemma2", **NOT_TRAINED["gemma2"][0])}
+    configs["short"] = family_config("qwen2", vocab_size=200)
+    for name, config in configs.items():
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
     (tmp_path / "unsafe" / "model.safetensors").rename(tmp_path / "unsafe" / "model.bin")
     command = [
         *LAUNCH,
