@@ -89,7 +89,7 @@ unpack("data").then((content) => {
 const RELOAD_SECONDS = 30, ENDED_SECONDS = 3600; // a page so old is that of a killed run
 function reloadWhileGoing() {
   const isGoing = data.runs.some((run) => run.going) && Date.now() / 1000 - data.madeAt < ENDED_SECONDS;
-  const again = isGoing ? `; reloads every ${RELOAD_SECONDS} s while the run goes on` : "";
+  const again = isGoing ? `; reloads every ${RELOAD_SECONDS} s while the run lasts` : "";
   $("made").textContent = `written ${data.made}${again}`;
   if (!isGoing) return;
   let used = Date.now();
