@@ -155,7 +155,7 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     """
     from bnpo.data import check_enough, load_sources
     from bnpo.evaluation.suites import load_suite, suite_problems
-    from bnpo.policy.folder import check_weights, local_folder, model_folder
+    from bnpo.policy.folder import local_folder, model_folder
     from bnpo.runs.folder import check_changes, check_output_dir
 
     config, _ = parse_train_config(argv, expects_cuda())
@@ -175,7 +175,7 @@ def check_train_flags(argv: list[str], ranks: int) -> TrainConfig | None:
     if resumed or not local_folder(config.data.model):
         return None
     # Whether the weights are complete is for `check_model_folder`, which imports torch.
-    check_weights(model_folder(config.data.model, weights=False, adapters=False))
+    model_folder(config.data.model, tensors=False, adapters=False)
     return config
 
 

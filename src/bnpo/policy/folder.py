@@ -35,12 +35,18 @@ COPY_AGAIN = "copy or download it again"
 
 
 def model_folder(
-    model: str, revision: str | None = None, *, weights: bool = True, adapters: bool = True
+    model: str,
+    revision: str | None = None,
+    *,
+    weights: bool = True,
+    tensors: bool = True,
+    adapters: bool = True,
 ) -> Path:
     """Return the local folder of `model`.
 
     `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as
-    Qwen/Qwen2.5-Math-1.5B, which is downloaded, if not `weights` without them. The revision is the
+    Qwen/Qwen2.5-Math-1.5B, which is downloaded, if not `weights` without them. Unless `tensors`,
+    only the files of weights are checked, which needs no torch. The revision is the
     one in OWNER/NAME@REVISION, else `revision`, else the newest. Raises InputError for what is no
     model, has incomplete weights or cannot be downloaded, and for a LoRA adapter unless `adapters`.
     """
@@ -78,6 +84,8 @@ def model_folder(
             raise InputError(f"{model}: holds no {pattern}; {cure}")
     if weights:
         check_weights(folder)
+        if not tensors:
+            return folder
         if not adapter:
             check_tensors(folder)
         elif (folder / MERGED).is_dir():
