@@ -1,7 +1,7 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate it (4 to 9 minutes on 2 cores)
 #              MODEL=smollm2 trains a real model of 135M parameters instead (10 minutes; 25 without AVX-512)
-# make test    install, run all tests (15 to 20 minutes on 2 cores)
-# make check   install, check style and types, run the tests that start no program and measure no time (2 to 3 minutes)
+# make test    install, run all tests (35 minutes on 2 cores)
+# make check   install, check style and types, run the tests that start no program and measure no time (7 minutes)
 # make lint    install, check style and the imports between packages
 # make bench   install with TRL, run the benchmarks of docs/performance.md (an hour on 2 cores)
 # make conformance   install with TRL and verl, compare their advantages and losses and the formulas of the paper's

@@ -1,6 +1,6 @@
 """Compare seeded runs of an earlier commit and of this code, bit by bit.
 
-    python dev/same_results.py COMMIT              # all runs of RUNS, about three minutes
+    python dev/same_results.py COMMIT              # all runs of RUNS
     python dev/same_results.py COMMIT --only LoRA  # those whose names have this in them
 
 Metrics without timings, rollouts, tokens and weights must be equal. The last bits depend on the

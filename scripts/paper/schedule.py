@@ -97,7 +97,7 @@ def next_rows(waiting: Sequence[Row], sizes: Sizes, free: int) -> list[Row]:
 
 @dataclass
 class Programs:
-    """The programs that run now. `stop` passes a signal on to all, and no other one starts."""
+    """The programs that run now. `stop` passes a signal on to all of them."""
 
     devices: Devices
     prefixed: bool
