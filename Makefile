@@ -1,6 +1,7 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate it (4 to 9 minutes on 2 cores)
 #              MODEL=smollm2 trains a real model of 135M parameters instead (10 minutes; 25 without AVX-512)
-# make test    install, run all tests (35 minutes on 2 cores)
+# make test    install, run the tests of every promise (12 minutes on 2 cores)
+# make test-all   install, run all other tests too: model families, a real model, the hub, a browser, launchers
 # make check   install, check style and types, run the tests that start no program and measure no time (7 minutes)
 # make lint    install, check style and the imports between packages
 # make bench   install with TRL, run the benchmarks of docs/performance.md (an hour on 2 cores)
@@ -22,17 +23,20 @@ GPU_DEVICES := $(shell cat src/bnpo/gpu_devices.txt)
 REQUIREMENTS := $(if $(wildcard $(GPU_DEVICES)),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-TESTS := not deadline
+TESTS := not extra and not deadline
 # Three tests at a time on two cores: while one of them waits for programs, the others use its core.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
-.PHONY: demo test check lint bench conformance check-gpu-environment
+.PHONY: demo test test-all check lint bench conformance check-gpu-environment
 
 demo: .venv/.ready
 	.venv/bin/python scripts/demo.py --model $(MODEL)
 
 test: .venv/.ready
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(TESTS)"
+
+test-all: test
+	.venv/bin/python -m pytest $(PARALLEL) -m "extra and not deadline"
 	.venv/bin/python -m pytest -m deadline
 
 check: lint
