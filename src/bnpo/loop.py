@@ -1,13 +1,18 @@
-"""Algorithm 1 of the paper, and nothing else. What surrounds a step is in runs/."""
+"""Algorithm 1 of the paper, and nothing else. What surrounds a step is in runs/.
+
+There is no KL penalty and no reference model. Sampler and learner share the same GPUs and take
+turns, so every answer comes from the policy that is updated.
+"""
+
+import time
 
 from bnpo.algorithm.advantages import compute_advantages
+from bnpo.batch import Task, sample_batch
 from bnpo.config import TrainConfig
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.speed import Stopwatch
-from bnpo.policy.weight_sync import measure_sync, refresh_sampler
+from bnpo.policy.weight_sync import WeightSync
 from bnpo.ranks import Ranks
-from bnpo.rollouts import Task, collect_batch, make_experience
 from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
@@ -15,16 +20,16 @@ from bnpo.runs.run import Run
 
 
 def train(config: TrainConfig) -> None:
-    """Run Algorithm 1 on the ranks that the DeepSpeed launcher started.
+    """Run Algorithm 1 on the ranks that the launcher started.
 
     Raises InputError, if it can before a model is loaded. A rank that fails later takes the other
     ranks with it.
     """
     prepared = prepare_run(config)
     with Ranks() as ranks, Run(prepared, ranks) as run:
-        learner, sampler, sync_bound = run.start()
+        learner, sampler, sync = run.start()
         while run.continues():  # steps are left, and nobody asked to stop
-            run.record(one_step(run.progress, prepared.task, learner, sampler, sync_bound, config))
+            run.record(one_step(run.progress, prepared.task, learner, sampler, sync, config))
 
 
 def one_step(
@@ -32,50 +37,37 @@ def one_step(
     task: Task,
     learner: Learner,
     sampler: Sampler,
-    sync_bound: float,
+    sync: WeightSync,
     config: TrainConfig,
 ) -> Step:
     """Make the step after `progress` and return what it did, the same on all ranks. Raises
     RunError.
     """
-    stopwatch, number = Stopwatch(), progress.step  # from 0
-    with stopwatch("total"):
-        # Sample m answers to each of n questions. Answers are graded while others are still
-        # sampled. With --resample-rounds more than n questions may be drawn, and the learner takes
-        # n of them. Rewards [q, m, K]
-        rollouts, place = collect_batch(task, progress.place, number, sampler, config, stopwatch)
-        with stopwatch("generate"):
-            sampler.sleep()  # its GPU memory goes to the learner
+    started, step = time.perf_counter(), progress.step + 1
+    # Sample m answers to each of n questions. Answers are graded while others are still sampled.
+    # With --resample-rounds q >= n questions may be drawn, and the learner takes n of them.
+    batch = sample_batch(task, progress.place, progress.step, sampler, config)
 
-        # Advantages from the statistics of the whole batch: in float64, equal on every rank.
-        advantages, fits = compute_advantages(
-            config.method,
-            rollouts.rewards,  # [q, m, K]
-            ranges=task.grader.ranges,  # [K, 2]
-            greedy_rewards=rollouts.greedy_rewards,  # [q, K], or None
-            lengths=rollouts.lengths,  # [q, m]
-            failed=rollouts.failed,  # [q, m]
-        )  # [q, m]
+    # Advantages from the statistics of the whole batch: in float64, equal on every rank.
+    advantages, fits = compute_advantages(
+        config.method,
+        batch.rewards,  # [q, m, K]
+        ranges=task.grader.ranges,  # [K, 2]
+        greedy_rewards=batch.greedy_rewards,  # [q, K], or None
+        lengths=batch.lengths,  # [q, m]
+        failed=batch.failed,  # [q, m]
+    )  # [q, m]
 
-        # T passes of the clipped objective over the N = n m answers, under ZeRO-3.
-        with stopwatch("update"):
-            experience = make_experience(task, rollouts, advantages)  # [N]
-            # A linear warm-up
-            lr = config.update.lr * min(1.0, (number + 1) / max(1, config.update.warmup_steps))
-            metrics, old_logprobs = learner.update(experience, lr)
-
-        # The new weights into vLLM, and a check that they arrived.
-        with stopwatch("sync"):
-            refresh_sampler(learner, sampler, number + 1)
-            sync_difference = measure_sync(learner, sampler, experience, number + 1, sync_bound)
-    return Step(
-        number + 1,
-        place,
-        rollouts,
-        advantages,
-        fits,
-        metrics,
-        old_logprobs,
-        sync_difference,
-        stopwatch,
-    )
+    # The sampler gives its GPU memory to the learner, wakes with the new weights, and proves that
+    # they arrived.
+    with sync.sampler_asleep(step, batch):
+        # T passes of the clipped objective over the N = n m answers, under ZeRO-3, with a linear
+        # warm-up.
+        lr = config.update.lr * min(1.0, step / max(1, config.update.warmup_steps))
+        update = learner.update(batch, advantages, lr)
+    seconds = batch.seconds | {
+        "update": update.seconds,
+        "sync": sync.seconds,
+        "total": time.perf_counter() - started,
+    }
+    return Step(step, batch, advantages, fits, update, sync.difference, seconds)

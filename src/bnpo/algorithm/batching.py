@@ -5,8 +5,8 @@ micro-batch. Only attention copies their keys and values for each answer (bnpo.p
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -58,44 +58,25 @@ def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Token counts of the answers of a batch and of their prompts, one entry per answer."""
+    """Token counts of answers and of their prompts, one entry per answer."""
 
     prompt_tokens: np.ndarray  # [answers]
     answer_tokens: np.ndarray  # [answers]
-    groups: np.ndarray  # [answers], group numbers from 0
+    groups: np.ndarray  # [answers], numbers: the answers of a group have one prompt
 
-    @classmethod
-    def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[int]]) -> "Lengths":
-        """Return the lengths of prompts and answers, token ids, one prompt per answer. Equal
-        prompts are one group.
-        """
-        # Numbers of the groups by prompt; a new prompt gets the next number
-        numbers: dict[tuple[int, ...], int] = {}
-        groups = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
-        of_prompts, of_answers = (
-            np.array([len(ids) for ids in each], dtype=np.int64) for each in (prompts, answers)
-        )
-        return cls(of_prompts, of_answers, np.array(groups, dtype=np.int64))
-
-    def cost(self, part: np.ndarray) -> float:
-        """Return the cost in tokens of the answers with indices `part`, all of one group, in a
-        micro-batch.
-        """
-        repeated = REPEATED_KEY * self.prompt_tokens[part[1:]].sum()
-        return float(self.prompt_tokens[part[0]] + self.answer_tokens[part].sum() + repeated)
-
-    def pieces(self, limit: float) -> list[np.ndarray]:
+    def pieces(self, limit: float) -> list[tuple[np.ndarray, float]]:
         """Return the answer indices of each group, cut into pieces that cost at most `limit` or
-        have one answer.
+        have one answer, and the cost of each piece in tokens.
         """
         pieces = []
         for number in np.unique(self.groups):
             group = np.flatnonzero(self.groups == number)  # answer indices
             prompt = self.prompt_tokens[group[0]]
             costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
-            # The first answer of a piece has the whole prompt instead, so the difference is
-            # subtracted from the limit.
-            pieces += [group[items] for items in pack(costs, limit - (1 - REPEATED_KEY) * prompt)]
+            # The first answer of a piece has the whole prompt instead of a repeated one
+            first = (1 - REPEATED_KEY) * prompt
+            for items in pack(costs, limit - first):
+                pieces.append((group[items], float(first + costs[items].sum())))
         return pieces
 
 
@@ -106,32 +87,26 @@ def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[n
     more than the budget or if a cut lowers the highest load of a rank. All ranks have equally many,
     at least one; some may be empty.
     """
-
-    def divide(limit: float) -> list[list[np.ndarray]]:
-        pieces = lengths.pieces(limit)
-        shares = share_out(np.array([lengths.cost(piece) for piece in pieces]), ranks)
-        return [[pieces[i] for i in share] for share in shares]
-
-    def highest_load(pieces_per_rank: list[list[np.ndarray]]) -> float:
-        return max(sum(map(lengths.cost, pieces)) for pieces in pieces_per_rank)
-
     # Try smaller and smaller pieces, from a rank's share of the batch to a 16th of it. Small pieces
-    # are easier to balance, but repeat more prompts. Of equally good divisions `min` takes the
-    # first, with the largest pieces.
-    share = sum(map(lengths.cost, lengths.pieces(np.inf))) / ranks
+    # are easier to balance, but repeat more prompts. Of equally good divisions the first is taken,
+    # with the largest pieces.
+    rank_share = sum(cost for _, cost in lengths.pieces(np.inf)) / ranks
+    divisions = []
+    for parts in (1, 2, 4, 8, 16):
+        pieces = lengths.pieces(min(budget, rank_share / parts))
+        shares = share_out(np.array([cost for _, cost in pieces]), ranks)  # [ranks][pieces]
+        highest = max(sum(pieces[i][1] for i in share) for share in shares)
+        divisions.append((highest, [[pieces[i] for i in share] for share in shares]))
+    _, pieces_of_ranks = min(divisions, key=lambda division: division[0])
     plans = []
-    for pieces in min(
-        (divide(min(budget, share / parts)) for parts in (1, 2, 4, 8, 16)), key=highest_load
-    ):
-        costs = np.array([lengths.cost(piece) for piece in pieces])  # [pieces]
+    for pieces in pieces_of_ranks:
         micro_batches = []
-        for items in pack(costs, budget):
-            part = np.concatenate([pieces[i] for i in items])  # [answers of the micro-batch]
+        for items in pack(np.array([cost for _, cost in pieces]), budget):
+            part = np.concatenate([pieces[i][0] for i in items])  # [answers of the micro-batch]
             # Answers of equal shape become neighbours, because attention computes such neighbours
             # in one call.
-            micro_batches.append(
-                part[np.lexsort((lengths.prompt_tokens[part], lengths.answer_tokens[part]))]
-            )
+            order = np.lexsort((lengths.prompt_tokens[part], lengths.answer_tokens[part]))
+            micro_batches.append(part[order])
         plans.append(micro_batches)
     # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make
     # the others hang. It gets empty ones, which `collate` fills with one token of zero weight.
@@ -159,8 +134,20 @@ class Sequences:
     longest: int  # most tokens of a sequence
     longest_keys: int  # most keys of a sequence
 
+    @classmethod
+    def of(
+        cls, tokens: list[np.ndarray], keys: list[np.ndarray], device: torch.device | str
+    ) -> "Sequences":
+        """Return the sequences with these tokens [tokens] and keys [keys] of each."""
+        sizes = [list(map(len, parts)) for parts in (tokens, keys)]
+        starts, key_starts = (
+            torch.tensor([0, *accumulate(size)], dtype=torch.int32, device=device) for size in sizes
+        )
+        joined_keys = torch.from_numpy(np.concatenate(keys)).to(device)
+        return cls(starts, joined_keys, key_starts, *map(max, sizes))
 
-@dataclass(frozen=True)
+
+@dataclass
 class MicroBatch:
     """Answers, without their last tokens, and their prompts in one row without padding: a shared
     prompt once.
@@ -175,102 +162,74 @@ class MicroBatch:
     lengths: np.ndarray  # [answers], tokens per answer
     # [answers], places of the answers in the batch; empty in a filler of zero weight
     indices: np.ndarray
+    # What the loss needs in training, [answer tokens] each
+    advantages: torch.Tensor | None = None
+    weights: torch.Tensor | None = None  # see `token_weights`
+    sampler_logprobs: torch.Tensor | None = None
+    old_logprobs: torch.Tensor | None = None  # before the step's first update
 
-    def flat(
-        self, per_answer: Mapping | Sequence | np.ndarray, dtype: torch.dtype = torch.float32
-    ) -> torch.Tensor:
-        """Return the values [answer tokens] of this micro-batch from those of the batch,
+    def per_token(self, values: Sequence) -> torch.Tensor:
+        """Return the values [answer tokens] of this micro-batch in fp32, from those of the batch:
         [tokens] or one per answer.
         """
-        values = [
-            np.broadcast_to(per_answer[i], n)
-            for i, n in zip(self.indices, self.lengths, strict=False)
+        parts = [
+            np.broadcast_to(values[i], length)
+            for i, length in zip(self.indices, self.lengths, strict=False)
         ]
-        flat = np.concatenate(values or [np.zeros(1)])  # the filler has one token, of zero weight
-        return torch.from_numpy(flat).to(self.input_ids.device, dtype)  # [answer tokens]
-
-    def by_answer(self, values: torch.Tensor) -> dict[int, np.ndarray]:
-        """Return `values` [answer tokens] as arrays [tokens] by the answers' indices in the
-        batch. {} for a filler.
-        """
-        parts = np.split(values.cpu().numpy(), self.lengths.cumsum()[:-1])
-        return {int(index): part for index, part in zip(self.indices, parts, strict=False)}
+        flat = np.concatenate(parts or [np.zeros(1)])  # the filler has one token, of zero weight
+        return torch.from_numpy(flat).to(self.input_ids.device, torch.float32)
 
 
 def collate(
-    prompts: Sequence[list[int]],
-    answers: Sequence[list[int]],
+    prompts: Sequence[list[int]],  # token ids, one prompt per answer
+    answers: Sequence[list[int]],  # token ids
+    groups: Sequence[int] | np.ndarray,  # [answers]
     indices: np.ndarray,
     device: torch.device | str,
 ) -> MicroBatch:
     """Return the tensors of the answers at `indices` of the batch, or of a filler if there are
-    none.
+    none. The answers of a group share their prompt.
     """
-    # The filler is one prompt token and one answer token, of zero weight (`MicroBatch.flat`).
-    pairs = [(tuple(prompts[i]), answers[i]) for i in indices] or [((0,), [0])]
+    if not len(indices):  # one prompt token and one answer token
+        micro_batch = collate([[0]], [[0]], [0], np.zeros(1, dtype=np.int64), device)
+        return replace(micro_batch, indices=indices)
     row: list[int] = []  # token ids [tokens]
     positions: list[np.ndarray] = []  # per sequence: [tokens]
     keys: list[np.ndarray] = []  # per sequence: [keys], places in the row
     predicting: list[np.ndarray] = []  # per answer: [answer tokens], places in the row
 
-    answer_counts = Counter(prompt for prompt, _ in pairs)
-    shared_prompts = [prompt for prompt, count in answer_counts.items() if count > 1]
-    nothing = np.empty(0, dtype=np.int64)
     # The places of each shared prompt in the row, [prompt tokens]
-    places_of_prompt: dict[tuple[int, ...], np.ndarray] = {}
-
-    def append(ids: tuple[int, ...], shared: np.ndarray) -> np.ndarray:
-        """Append the tokens `ids` that follow those at the places `shared`, and return the
-        places of all.
-        """
-        places = np.concatenate([shared, len(row) + np.arange(len(ids))])
-        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last
-        # token predicts it.
-        if ids:
-            positions.append(np.arange(len(shared), len(places)))
-            keys.append(places)
-        row.extend(ids)
-        return places
-
+    shared_places: dict[int, np.ndarray] = {}
+    prompt_of = {groups[i]: prompts[i] for i in indices}
+    counts = Counter(groups[i] for i in indices)
+    shared = [group for group, count in counts.items() if count > 1]
     # Sorted, so that prompts of equal length become neighbours, which attention computes in one
     # call.
-    for prompt in sorted(shared_prompts, key=len):
-        places_of_prompt[prompt] = append(prompt, nothing)
-    for prompt, answer in pairs:
-        shared = places_of_prompt.get(prompt, nothing)
-        places = append((*prompt, *answer[:-1])[len(shared) :], shared)
+    for group in sorted(shared, key=lambda group: len(prompt_of[group])):
+        places = len(row) + np.arange(len(prompt_of[group]))
+        shared_places[group] = places
+        positions.append(np.arange(len(places)))
+        keys.append(places)
+        row += prompt_of[group]
+    for i in indices:
+        before = shared_places.get(groups[i], np.empty(0, dtype=np.int64))
+        own = [*prompts[i], *answers[i][:-1]][len(before) :]
+        places = np.concatenate([before, len(row) + np.arange(len(own))])
+        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last
+        # token predicts it.
+        if own:
+            positions.append(np.arange(len(before), len(places)))
+            keys.append(places)
+        row += own
         # The prompt's last token predicts the answer's first
-        predicting.append(places[len(prompt) - 1 :])
+        predicting.append(places[len(prompts[i]) - 1 :])
 
     return MicroBatch(
         input_ids=torch.tensor(row, device=device),
-        position_ids=_joined(positions, device),
-        sequences=_sequences(positions, keys, device),
-        targets=torch.tensor([token for _, answer in pairs for token in answer], device=device),
-        predicting=_joined(predicting, device),
-        lengths=np.array([len(answer) for _, answer in pairs]),
+        position_ids=torch.from_numpy(np.concatenate(positions)).to(device),
+        sequences=Sequences.of(positions, keys, device),
+        targets=torch.tensor([token for i in indices for token in answers[i]], device=device),
+        predicting=torch.from_numpy(np.concatenate(predicting)).to(device),
+        lengths=np.array([len(answers[i]) for i in indices]),
         indices=indices,
     )
-
-
-def _sequences(
-    positions: list[np.ndarray], keys: list[np.ndarray], device: torch.device | str
-) -> Sequences:
-    """Return the sequences with these positions [tokens] and keys [keys] of each."""
-    return Sequences(
-        _starts(positions, device),
-        _joined(keys, device),
-        _starts(keys, device),
-        max(map(len, positions)),
-        max(map(len, keys)),
-    )
-
-
-def _joined(parts: list[np.ndarray], device: torch.device | str) -> torch.Tensor:
-    """Return the arrays one behind the other."""
-    return torch.from_numpy(np.concatenate(parts)).to(device)
-
-
-def _starts(parts: list[np.ndarray], device: torch.device | str) -> torch.Tensor:
-    """Return where each array begins if they are joined, and where the last one ends."""
-    return torch.tensor([0, *accumulate(map(len, parts))], dtype=torch.int32, device=device)

@@ -61,7 +61,7 @@ class _TokenLogprobs(torch.autograd.Function):
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         only_chunk = None  # probabilities [tokens, head rows], kept for the backward pass
         for part in parts:
-            logits = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+            logits = linear(hidden[part], weight, bias)  # [chunk tokens, head rows]
             logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
             # In parts, so that the copies that torch makes are small
             few_rows = logits.split(max(1, len(logits) // 16))
@@ -91,7 +91,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 weight_gradient = d.t() @ hidden  # summed up in fp32, and rounded once
             elif trained:
                 # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
-                product = _product(d.t(), hidden[part])
+                product = linear(d.t(), hidden[part].t())
                 weight_gradient = (
                     product if weight_gradient is None else weight_gradient.add_(product)
                 )
@@ -113,7 +113,7 @@ def _gradient_of_logits(ctx, upstream: torch.Tensor, part: slice) -> torch.Tenso
     scale = upstream[part, None] / temperature  # [chunk tokens, 1]
     probabilities = only_chunk  # [chunk tokens, head rows]
     if probabilities is None:
-        logits = output = head_output(hidden[part], weight, bias)  # [chunk tokens, head rows]
+        logits = output = linear(hidden[part], weight, bias)  # [chunk tokens, head rows]
         if ctx.steps:
             with torch.enable_grad():
                 after_steps = ctx.steps(output.requires_grad_())
@@ -125,17 +125,6 @@ def _gradient_of_logits(ctx, upstream: torch.Tensor, part: slice) -> torch.Tenso
     if ctx.steps:
         [d] = torch.autograd.grad(after_steps, output, d)
     return d
-
-
-def head_output(
-    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """Return the output of a language model's head [tokens, head rows] in fp32, from `hidden`
-    [tokens, hidden size].
-    """
-    # All rows of the head: without the padding their number may be odd, which is slow on GPUs.
-    output = _product(hidden, weight.t())
-    return output if bias is None else output.add_(bias)
 
 
 def _as_drawn(
@@ -160,19 +149,25 @@ def _as_drawn(
     return logits
 
 
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return the matrix product a b in fp32, of matrices in any format."""
-    if a.is_cuda and a.dtype in (torch.bfloat16, torch.float16):
-        return torch.mm(a, b, out_dtype=torch.float32)  # as fast as a product with a bf16 result
-    on_cpu = torch.backends.mkldnn.matmul
-    before = on_cpu.fp32_precision
-    if a.dtype == torch.bfloat16:
-        # The units for bf16, which are faster, take such numbers; sums stay in fp32
-        on_cpu.fp32_precision = "bf16"
-    try:
-        return a.float() @ b.float()
-    finally:
-        on_cpu.fp32_precision = before
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Return x weight^T + bias in fp32, from matrices in any format. The output of a head is
+    linear(hidden, weight, bias), [tokens, head rows].
+    """
+    # All rows of a head: without the padding their number may be odd, which is slow on GPUs.
+    if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
+        # As fast as a product with a bf16 result
+        output = torch.mm(x, weight.t(), out_dtype=torch.float32)
+    else:
+        on_cpu = torch.backends.mkldnn.matmul
+        before = on_cpu.fp32_precision
+        if x.dtype == torch.bfloat16:
+            # The units for bf16, which are faster, take such numbers; sums stay in fp32
+            on_cpu.fp32_precision = "bf16"
+        try:
+            output = x.float() @ weight.t().float()
+        finally:
+            on_cpu.fp32_precision = before
+    return output if bias is None else output.add_(bias)
 
 
 def clipped_surrogate(

@@ -25,6 +25,7 @@ import tyro
 from pydantic import Field, TypeAdapter, ValidationError
 from tqdm import tqdm
 
+from bnpo.batch import SampledGroup
 from bnpo.config import (
     NotNegative,
     Planning,
@@ -77,7 +78,7 @@ from bnpo.policy.folder import (
     training_config,
     whole_model,
 )
-from bnpo.policy.sampling import EngineSettings, SampledGroup
+from bnpo.policy.sampling import EngineSettings
 from mathequal.workers import signal_when_readable
 
 if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run

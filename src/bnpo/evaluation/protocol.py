@@ -20,6 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from bnpo.batch import SampledGroup
 from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
 from bnpo.evaluation.suites import (
     Suite,
@@ -41,7 +42,6 @@ from bnpo.files import (
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, by_rule_of, stated_answer
 from bnpo.policy.folder import training_config
-from bnpo.policy.sampling import SampledGroup
 from mathequal.workers import Failure
 
 # Packages whose versions can change a sample; only one of the two vllm is installed
@@ -167,10 +167,8 @@ class Evaluation:
                 self.problems[record["dataset"]][record["index"]].answer,
             )
             final = stated_answer(text, self.suite.grader, self.answer_tags)
-            futures = [
-                grader.judge(rule, [text], [reference], self.answer_tags)[0]
-                for rule in self.suite.rules
-            ]
+            verdicts = grader.submit([text], [reference], self.answer_tags, self.suite.rules)
+            futures = [future for [future] in verdicts]
             pending.append((record | {"answer": final}, futures))
             while pending and all(future.done() for future in pending[0][1]):
                 yield self._with_verdicts(*pending.popleft())

@@ -105,7 +105,7 @@ class Grader:
         if reward not in self.rewards:  # a rule of `accuracy`
             return
         low, high = self.ranges[self.rewards.index(reward)]
-        if not _is_inside(value, low, high):
+        if not (low <= value <= high and math.isfinite(value)):
             self.close()
             shown = f"the text {text[:30]!r}" + (f" ({len(text)} characters)" if text else "")
             raise InputError(_out_of_range(f"{reward} gives {value:g} for {shown}", low, high))
@@ -125,82 +125,77 @@ class Grader:
     def __call__(
         self, texts: Sequence[str], references: Sequence[str], tags: bool = False
     ) -> Grades:
-        """Return the grades of `texts` against `references`, one each. `tags` as in `judge`."""
-        return self.grades(self.start(texts, references, tags))
+        """Return the grades of `texts` against `references`, one each. `tags` as in `submit`."""
+        return self.collect(self.submit(texts, references, tags))
 
-    def start(
-        self, texts: Sequence[str], references: Sequence[str], tags: bool = False
+    def submit(
+        self,
+        texts: Sequence[str],
+        references: Sequence[str],
+        tags: bool = False,
+        functions: Sequence[str] | None = None,
     ) -> list[list[Future]]:
-        """Return the futures of all rewards [K][answers]. Most are done, others are computed in
+        """Return the futures of all rewards, [K][answers]. Most are done, others are computed in
         worker processes.
-        """
-        functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
-        return [self.judge(function, texts, references, tags) for function in functions]
 
-    def grades(self, outcomes: list[list[Future]]) -> Grades:
-        """Wait for what `start` has begun, and return the grades.
+        With `tags` the final answer is the one inside the answer tags. `functions` are rewards or
+        rules in GRADERS, whose verdict is 1 for right (default: the rewards of this grader).
+        """
+        if functions is None:
+            functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
+        futures = []
+        for function in functions:
+            judged = texts
+            if function == "default":  # equal final answers make equal calls
+                judged = [final_answer(text, tags) or "" for text in texts]
+            start_once = cache(partial(self._start_call, function))
+            futures.append(list(map(start_once, judged, references)))
+        return futures
+
+    def collect(self, outcomes: list[list[Future]]) -> Grades:
+        """Wait for what `submit` has begun, [K][answers], and return the grades.
 
         In place of a reward that could not be computed stands its lowest value, or 0. It must not
-        be used: `failed_answers` says what becomes of such answers.
+        be used: `Grades.failed` says of which answers it is one.
         """
         failures: Counter[str] = Counter()
         outside: dict[str, list[float]] = {}
-        values = np.empty((len(outcomes[0]), len(outcomes)))  # [answers, K], nan for a failed call
+        rewards = np.empty((len(outcomes[0]), len(outcomes)))  # [answers, K]
+        failed = np.zeros(len(outcomes[0]), dtype=bool)  # [answers]
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
-            points = {}  # answers that make the same call share one outcome
-            for outcome, answers in Counter(outcomes[k]).items():
+            for i, outcome in enumerate(outcomes[k]):
                 value = outcome.result()
-                if not isinstance(value, Failure) and not _is_inside(value, low, high):
-                    outside.setdefault(reward, []).extend([value] * answers)
-                    value = Failure(
-                        "OutOfRange", f"it gave {value:g}, not in --reward-range {low:g} {high:g}"
-                    )
-                if isinstance(value, Failure):
-                    failures[value.kind] += answers
-                    if (reward, value.kind) not in self._reported:
-                        self._reported.add((reward, value.kind))
-                        line = (
-                            f"grading: {reward}: {value.kind}: {value.message} (the answer is left "
-                            "out, and counted)"
-                        )
-                        print(line, file=sys.stderr, flush=True)
-                points[outcome] = np.nan if isinstance(value, Failure) else value
-            values[:, k] = [points[outcome] for outcome in outcomes[k]]
-        failed = np.isnan(values)
-        placeholders = [low if math.isfinite(low) else 0.0 for low, _ in self.ranges]  # [K]
-        rewards = np.where(failed, placeholders, values)
-        return Grades(rewards, failed.any(axis=1), failures, outside)
-
-    def judge(
-        self, function: str, texts: Sequence[str], references: Sequence[str], tags: bool = False
-    ) -> list[Future]:
-        """Return the future of each text's reward or, by a rule in GRADERS, verdict (1 is right),
-        or of a Failure.
-
-        With `tags` the final answer is the one inside the answer tags.
-        """
-        if function == "default":
-            # Equal final answers make equal calls
-            texts = [final_answer(text, tags) or "" for text in texts]
-        start_once = cache(partial(self._start_call, function))
-        return [
-            start_once(text, reference) for text, reference in zip(texts, references, strict=True)
-        ]
+                is_failure = isinstance(value, Failure)
+                if not is_failure and not (low <= value <= high and math.isfinite(value)):
+                    outside.setdefault(reward, []).append(value)
+                    text = f"it gave {value:g}, not in --reward-range {low:g} {high:g}"
+                    value = Failure("OutOfRange", text)
+                if not isinstance(value, Failure):
+                    rewards[i, k] = value
+                    continue
+                rewards[i, k], failed[i] = (low if math.isfinite(low) else 0.0), True
+                failures[value.kind] += 1
+                if (reward, value.kind) not in self._reported:
+                    self._reported.add((reward, value.kind))
+                    line = f"grading: {reward}: {value.kind}: {value.message} (the answer is left"
+                    print(f"{line} out, and counted)", file=sys.stderr, flush=True)
+        return Grades(rewards, failed, failures, outside)
 
     def _start_call(self, function: str, text: str, reference: str) -> Future:
+        done: Future = Future()
         if function == "default":
             # Only equal strings and plain numbers are decided here: a regular expression can hang
             # on a hostile answer.
             verdict = instant_verdict(reference, text)
-            return (
-                self._workers.submit("mathequal:equal", reference, text)
-                if verdict is None
-                else _finished(verdict)
-            )
+            if verdict is None:
+                return self._workers.submit("mathequal:equal", reference, text)
+            done.set_result(verdict)
+            return done
         if function == "paper":
             return self._workers.submit("mathequal.released:released_verdict", reference, text)
         if function in self._inline:
-            return _finished(self._inline[function](text, reference))
+            done.set_result(self._inline[function](text, reference))
+            return done
         file = self._files[function]
         return self._file_workers[file].submit(
             "bnpo.grading.rewards:users_reward", function, self._sources[file], text, reference
@@ -212,10 +207,6 @@ class Grader:
             workers.close()
 
 
-def _is_inside(value: float, low: float, high: float) -> bool:
-    return low <= value <= high and math.isfinite(value)
-
-
 def _out_of_range(problem: str, low: float, high: float) -> str:
     """Return the message for a reward outside its range."""
     if math.isinf(low):
@@ -225,9 +216,3 @@ def _out_of_range(problem: str, low: float, high: float) -> str:
         "HIGHEST to the limits of your rewards, or correct the function. --algo bnpo, beta, "
         "curverl, eb, weight and maxrl need a range; without --reward-range, others take any value"
     )
-
-
-def _finished(value: float) -> Future:
-    future: Future = Future()
-    future.set_result(value)
-    return future

@@ -1,5 +1,6 @@
 """The policy under DeepSpeed ZeRO-3, and one update of it on a batch of answers."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,30 +19,24 @@ from transformers.integrations import HfDeepSpeedConfig
 
 from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_weights
+from bnpo.batch import Batch
 from bnpo.config import TrainConfig
 from bnpo.files import InputError, line_of
 from bnpo.policy import patches
 from bnpo.policy.folder import COPY_AGAIN, check_finite, refused_by
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, elements, layers
-from bnpo.policy.speed import training_operations
 from bnpo.ranks import gather
 
 
 @dataclass(frozen=True)
-class Experience:
-    """The answers of one step from all ranks, question by question. N = questions x answers per
-    question.
-    """
+class Update:
+    """What `Learner.update` has done."""
 
-    prompts: list[list[int]]  # N lists of token ids
-    answers: list[list[int]]  # N lists of token ids
-    sampler_logprobs: list[np.ndarray]  # N arrays [tokens of the answer]
-    advantages: np.ndarray  # [N]
-
-    def lengths(self, indices: np.ndarray) -> Lengths:
-        """Return the lengths of the answers at `indices` and of their prompts."""
-        return Lengths.of([self.prompts[i] for i in indices], [self.answers[i] for i in indices])
+    metrics: dict[str, float]  # equal on all ranks
+    # By the index of each answer that this rank trained on: [tokens], before the first update
+    old_logprobs: dict[int, np.ndarray]
+    seconds: float
 
 
 class Learner:
@@ -62,7 +57,10 @@ class Learner:
         universal=False,
         trains=True,
     ):
-        self.config = config
+        self._config = config
+        # Temperature and top k of all log-probabilities that are trained on
+        self._drawn = config.sampling.drawn
+        self.trains_adapter = config.update.lora_rank is not None  # else all weights
         patches.compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not trains:
@@ -126,7 +124,7 @@ class Learner:
         # Otherwise memory would hold two sets of moments during loading
         self._engine.optimizer.optimizer.state.clear()
         universal = self._engine.load_universal_checkpoint()
-        tag, whole = "universal" if universal else "zero", not self.config.update.lora_rank
+        tag, whole = "universal" if universal else "zero", not self._config.update.lora_rank
         cure = f"Delete {folder.parent}; --resume then continues from the checkpoint before it"
         try:
             loaded, _ = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
@@ -138,11 +136,11 @@ class Learner:
             patches.separate_step_counters(self._engine.optimizer.optimizer)
         # DeepSpeed has loaded the checkpoint's settings. Those of this start may differ
         # (--allow-changes).
-        update = self.config.update
+        update = self._config.update
         for group in self._engine.optimizer.param_groups:
             group |= {"weight_decay": update.weight_decay, "betas": tuple(update.betas)}
-        if self.config.hardware.dtype == "float16":
-            self._engine.optimizer.loss_scaler.cur_scale = self.config.hardware.loss_scale
+        if self._config.hardware.dtype == "float16":
+            self._engine.optimizer.loss_scaler.cur_scale = self._config.hardware.loss_scale
 
     @contextmanager
     def forward_only(self) -> Iterator[None]:
@@ -160,134 +158,148 @@ class Learner:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after
         `prompt` at temperature 1.
         """
-        batch = collate([prompt] * len(answers), answers, np.arange(len(answers)), self.device)
+        count = len(answers)
+        # One group, since the prompt is the same
+        batch = collate([prompt] * count, answers, [0] * count, np.arange(count), self.device)
         with self.forward_only():
             logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
-    def update(
-        self, experience: Experience, lr: float
-    ) -> tuple[dict[str, float], dict[int, np.ndarray]]:
-        """Pass over the answers `ppo_iterations` times, each pass in `mini_batches` optimizer
-        updates.
+    def update(self, batch: Batch, advantages: np.ndarray, lr: float) -> Update:
+        """Pass over the N = n m answers of the trained groups `ppo_iterations` times, each pass in
+        `mini_batches` optimizer updates. `advantages` [q, m] are of all groups.
 
-        Return metrics, which are equal on all ranks, and a dict from the index of each answer that
-        this rank trained on to its log-probabilities [tokens] before the update. Answers whose
-        advantage is exactly 0 have no gradient and are not passed through the model, but they count
-        in the loss's mean. An update with a loss or norm that is not finite is skipped on all
-        ranks.
+        Answers whose advantage is exactly 0, failed ones included, have no gradient and are not
+        passed through the model. They count in the loss's mean, so that the size of an update does
+        not depend on their number. An update with a loss or norm that is not finite is skipped on
+        all ranks.
         """
-        batch = self.config.batch
+        started, settings = time.perf_counter(), self._config.batch
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
-        # Indices of answers
-        mini_batches = np.split(np.arange(len(experience.answers)), batch.mini_batches)
-        old_logprobs: dict[int, np.ndarray] = {}
-        # Those of the first mini-batch come from its training pass, which is before any update.
+        mini_batches = self._mini_batches(batch, advantages)
+        # The old log-probabilities are from before any update. Those of the first mini-batch come
+        # from its training pass.
         with self.forward_only():
-            for mini_batch in mini_batches[1:]:
-                for micro_batch in self._micro_batches(experience, mini_batch):
-                    logprobs = self._engine(micro_batch, *self.config.sampling.drawn)  # [tokens]
-                    old_logprobs |= micro_batch.by_answer(logprobs)
-        # Over the trained tokens of all updates: their number, loss, clipped low, clipped high and
-        # gap, and the largest gap between sampler and learner. They stay on the device until the
-        # end, so they are copied once.
-        sums = torch.zeros(6, dtype=torch.float64, device=self.device)
+            for micro_batch in chain(*mini_batches[1:]):
+                micro_batch.old_logprobs = self._engine(micro_batch, *self._drawn)
+        statistics: list[torch.Tensor] = []  # see `_accumulate_gradient`
         norms: list[float] = []
-        for _ in range(batch.ppo_iterations):
-            for mini_batch in mini_batches:
-                self._accumulate_gradient(experience, mini_batch, old_logprobs, sums)
+        for _ in range(settings.ppo_iterations):
+            for micro_batches in mini_batches:
+                statistics += self._accumulate_gradient(micro_batches)
                 # Where the gradient norm is not finite, DeepSpeed leaves weights and optimizer as
                 # they are.
                 self._engine.step()
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
-        updates = batch.ppo_iterations * batch.mini_batches
-        metrics = self._token_metrics(sums)
+        updates = settings.ppo_iterations * settings.mini_batches
+        # The statistics stay on the device until here, so they are copied once.
+        metrics = token_metrics(torch.stack(statistics).tolist() if statistics else [])
         metrics["loss"] /= updates
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
         # Updates that were skipped, because loss or gradient norm was not finite
         metrics["updates/skipped"] = updates - len(norms)
-        trained = experience.lengths(experience.advantages.nonzero()[0])
-        metrics["update/tflop"] = (
-            batch.ppo_iterations * training_operations(self.model, trained) / 1e12
-        )
-        return metrics, old_logprobs
+        old_logprobs: dict[int, np.ndarray] = {}
+        for micro_batch in chain(*mini_batches):
+            parts = np.split(
+                micro_batch.old_logprobs.cpu().numpy(), micro_batch.lengths.cumsum()[:-1]
+            )
+            old_logprobs |= zip(micro_batch.indices.tolist(), parts, strict=False)
+        return Update(metrics, old_logprobs, time.perf_counter() - started)
 
-    def _token_metrics(self, sums: torch.Tensor) -> dict[str, float]:
-        """Gather `sums` of all ranks, and return loss, number of trained tokens, and means over
-        these tokens.
+    def _mini_batches(self, batch: Batch, advantages: np.ndarray) -> list[list[MicroBatch]]:
+        """Return this rank's micro-batches of each mini-batch, equally many on every rank: all
+        answers that have a gradient, with the values that the loss needs.
         """
-        of_ranks = np.array(gather(sums.tolist()))  # [ranks, 6]
-        tokens, loss, low, high, gap, _ = of_ranks.sum(axis=0).tolist()
-        metrics = {"loss": loss, "tokens/trained": tokens}
-        if tokens:
-            metrics["clipped_low"] = low / tokens  # share whose gradient the lower clip removed
-            metrics["clipped_high"] = high / tokens
-            # |learner's - sampler's log-probability|
-            metrics["sampler_learner_gap_mean"] = gap / tokens
-            metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
-        return metrics
+        config, (_, m) = self._config, advantages.shape
+        groups = [batch.groups[i] for i in batch.trained]
+        advantages = advantages[batch.trained].ravel()  # [N], like all that follows
+        answers = [answer for group in groups for answer in group.answers]
+        prompts = [group.prompt for group in groups for _ in group.answers]
+        token_ids = [answer.token_ids for answer in answers]
+        sampler_logprobs = [answer.logprobs for answer in answers]
+        group_numbers = np.arange(len(groups)).repeat(m)
+        prompt_tokens = np.array([len(prompt) for prompt in prompts])
+        answer_tokens = batch.lengths[batch.trained].ravel()
+        mini_batches = []
+        for mini_batch in np.split(np.arange(len(answers)), config.batch.mini_batches):
+            weights = np.zeros(len(answers))  # in the loss, equal for all tokens of an answer
+            weights[mini_batch] = token_weights(
+                answer_tokens[mini_batch],
+                config.update.aggregation,
+                config.sampling.max_answer_tokens,
+            )
+            trained = mini_batch[advantages[mini_batch] != 0]  # indices of answers
+            lengths = Lengths(
+                prompt_tokens[trained], answer_tokens[trained], group_numbers[trained]
+            )
+            plan = plan_micro_batches(
+                lengths, dist.get_world_size(), config.hardware.micro_batch_tokens
+            )
+            micro_batches = [
+                collate(prompts, token_ids, group_numbers, trained[part], self.device)
+                for part in plan[dist.get_rank()]
+            ]
+            for micro_batch in micro_batches:
+                micro_batch.advantages = micro_batch.per_token(advantages)
+                micro_batch.weights = micro_batch.per_token(weights)
+                micro_batch.sampler_logprobs = micro_batch.per_token(sampler_logprobs)
+            mini_batches.append(micro_batches)
+        return mini_batches
 
-    def _micro_batches(
-        self, experience: Experience, mini_batch: np.ndarray
-    ) -> Iterator[MicroBatch]:
-        """Yield micro-batches, equally many on every rank, of the answers in `mini_batch` that
-        have a gradient.
+    def _accumulate_gradient(self, micro_batches: list[MicroBatch]) -> list[torch.Tensor]:
+        """Accumulate the gradient of the loss over a mini-batch. Return the TOKEN_STATISTICS of
+        each micro-batch, [6] in float64 on the device, and keep its first log-probabilities.
         """
-        trained = mini_batch[experience.advantages[mini_batch] != 0]  # indices of answers
-        lengths, budget = experience.lengths(trained), self.config.hardware.micro_batch_tokens
-        for part in plan_micro_batches(lengths, dist.get_world_size(), budget)[dist.get_rank()]:
-            yield collate(experience.prompts, experience.answers, trained[part], self.device)
-
-    def _accumulate_gradient(
-        self,
-        experience: Experience,
-        mini_batch: np.ndarray,
-        old_logprobs: dict[int, np.ndarray],
-        sums: torch.Tensor,
-    ) -> None:
-        """Accumulate the gradient of the loss over `mini_batch`, add to `sums`, and add missing
-        `old_logprobs`.
-        """
-        update, drawn = self.config.update, self.config.sampling.drawn
-        # Lengths [answers of the mini-batch]
-        lengths = np.array([len(experience.answers[i]) for i in mini_batch])
-        # Weights in the loss [N], equal for all tokens of an answer
-        weights = np.zeros(len(experience.answers))
-        weights[mini_batch] = token_weights(
-            lengths, update.aggregation, self.config.sampling.max_answer_tokens
-        )
-        micro_batches = list(self._micro_batches(experience, mini_batch))
+        update, statistics = self._config.update, []
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs = self._engine(micro_batch, *drawn)
-            # The answers of a micro-batch are of one mini-batch: all have old log-probabilities, or
-            # none has.
-            if len(micro_batch.indices) and micro_batch.indices[0] not in old_logprobs:
-                old_logprobs |= micro_batch.by_answer(logprobs.detach())
-            old = micro_batch.flat(old_logprobs)
-            sampler_logprobs = micro_batch.flat(experience.sampler_logprobs)
-            token_weight = micro_batch.flat(weights)
+            logprobs = self._engine(micro_batch, *self._drawn)
+            if micro_batch.old_logprobs is None:  # before any update
+                micro_batch.old_logprobs = logprobs.detach()
+            old, sampler_logprobs = micro_batch.old_logprobs, micro_batch.sampler_logprobs
+            weights = micro_batch.weights
             if update.importance_cap is not None:
-                token_weight *= importance_weights(old, sampler_logprobs, update.importance_cap)
-            advantages = micro_batch.flat(experience.advantages)
-            clip = update.clip_low, update.clip_high
-            loss, *clipped = clipped_surrogate(logprobs, old, advantages, token_weight, *clip)
+                weights = weights * importance_weights(old, sampler_logprobs, update.importance_cap)
+            loss, clipped_low, clipped_high = clipped_surrogate(
+                logprobs, old, micro_batch.advantages, weights, update.clip_low, update.clip_high
+            )
             # A loss that is not finite can have a finite gradient. `finite` is then nan (0 * inf),
             # not 1, so the gradient is nan, too, and DeepSpeed skips the update.
             finite = 1 + 0 * loss.detach()
             # DeepSpeed averages gradients over ranks, but the loss is a sum over them: hence the
             # number of ranks.
             self._engine.backward(loss * finite * dist.get_world_size())
-            if len(micro_batch.indices):
+            if len(micro_batch.indices):  # no filler
                 gap = (old - sampler_logprobs).abs().double()
-                sums[:5] += torch.stack(
-                    [gap.new_tensor(len(gap)), loss.detach().double(), *clipped, gap.sum()]
-                )
-                sums[5] = torch.maximum(sums[5], gap.max())
+                tokens = gap.new_tensor(len(gap))
+                values = tokens, loss.detach(), clipped_low, clipped_high, gap.sum(), gap.max()
+                statistics.append(torch.stack([value.double() for value in values]))
+        return statistics
+
+
+TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap_sum", "gap_max")
+"""Of the trained tokens of a micro-batch. A gap is |learner's - sampler's log-probability|."""
+
+
+def token_metrics(statistics: list[list[float]]) -> dict[str, float]:
+    """Return loss, number of trained tokens, and means over these tokens, from the TOKEN_STATISTICS
+    of all micro-batches [micro-batches, 6] of every rank. A collective.
+    """
+    own = np.array(statistics).reshape(-1, len(TOKEN_STATISTICS))
+    sums = [sum(column) for column in own[:, :-1].T.tolist()]  # of this rank
+    of_ranks = np.array(gather([*sums, own[:, -1].max(initial=0.0)]))  # [ranks, 6]
+    tokens, loss, clipped_low, clipped_high, gap, _ = of_ranks.sum(axis=0).tolist()
+    metrics = {"loss": loss, "tokens/trained": tokens}
+    if tokens:
+        metrics["clipped_low"] = clipped_low / tokens  # share whose gradient the clip removed
+        metrics["clipped_high"] = clipped_high / tokens
+        metrics["sampler_learner_gap_mean"] = gap / tokens
+        metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
+    return metrics
 
 
 def _check_loaded(model: torch.nn.Module, folder: Path, missing: set[str]) -> None:

@@ -2,7 +2,6 @@
 merged weights.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import deepspeed
@@ -20,39 +19,33 @@ BASE = ".base_layer"  # what peft adds to the name of a frozen weight
 ADAPTER = "default"  # peft's name of the only adapter
 
 
-def named_weights(
-    model: torch.nn.Module, *, tied_too: bool
-) -> Iterator[tuple[str, list[torch.nn.Parameter], torch.nn.Module | None]]:
-    """Yield the weights of a model: the name without an adapter, the arguments of `merged`.
-
-    With `tied_too` a tied head also comes under its own name.
+def without_adapter(
+    model: torch.nn.Module, parameters: dict[str, torch.nn.Parameter]
+) -> dict[str, torch.Tensor]:
+    """Return some `parameters` of an adapted model under the names that they have without the
+    adapter, which is merged into them. ZeRO-3 must have gathered them.
     """
-    for name, parameter in model.named_parameters(remove_duplicate=not tied_too):
+    tensors = {}
+    for name, parameter in parameters.items():
         owner, _, kind = name.partition(BASE)
         if kind == ".weight":
-            layer = model.get_submodule(owner)
-            yield (
-                owner + kind,
-                [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight],
-                layer,
-            )
+            tensors[owner + kind] = merged(model.get_submodule(owner))
         elif f".{ADAPTER}." not in name:  # not A or B
-            yield owner + kind, [parameter], None
+            tensors[owner + kind] = parameter.detach()
+    return tensors
 
 
 @torch.no_grad()
-def merged(parts: list[torch.nn.Parameter], layer: torch.nn.Module | None) -> torch.Tensor:
-    """Return the weight W or, for W, A and B of peft's `layer`, W + scaling * B A. ZeRO-3 must
-    have gathered them.
-    """
-    if layer is None:
-        return parts[0].detach()
+def merged(layer: torch.nn.Module) -> torch.Tensor:
+    """Return W + scaling * B A of a peft layer."""
+    whole = layer.base_layer.weight
+    parts = whole, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
     weight, a, b = (part.float() for part in parts)  # [out, in], [rank, in], [out, rank]
     if layer.fan_in_fan_out:  # GPT-2 stores [in, out]
         a, b = b.t(), a.t()
     # In fp32, rounded once: B A is often smaller than the rounding of a bf16 weight, and would be
     # rounded twice.
-    return torch.addmm(weight, b, a, alpha=layer.scaling[ADAPTER]).to(parts[0].dtype)
+    return torch.addmm(weight, b, a, alpha=layer.scaling[ADAPTER]).to(whole.dtype)
 
 
 def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
@@ -143,8 +136,9 @@ def write_merged(adapter: Path, base: Path, target: Path) -> None:
             f"{adapter}: adapter_model.safetensors lacks {missing[0]}, which adapter_config.json "
             "asks for; copy the adapter again"
         )
-    for _, parts, layer in named_weights(model, tied_too=False):
-        parts[0].data = merged(parts, layer)
+    for layer in model.modules():
+        if hasattr(layer, "base_layer"):
+            layer.base_layer.weight.data = merged(layer)
     # Without the sampling settings of the base model, some of which transformers refuses to write.
     model.generation_config = GenerationConfig(eos_token_id=model.generation_config.eos_token_id)
     adapted.unload().save_pretrained(target)

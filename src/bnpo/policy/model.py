@@ -80,7 +80,7 @@ def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
     """Return what the model's own `forward` does to the output of its head: scale it, cap it, or
     nothing (None).
 
-    `prove_start` refuses a model that does something else.
+    `check_start` refuses a model that does something else.
     """
     scale = getattr(config, "logit_scale", None)  # Cohere
     divisor = getattr(config, "logits_scaling", None)  # Granite

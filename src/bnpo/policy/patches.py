@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from bnpo.algorithm.loss import head_output
+from bnpo.algorithm.loss import linear
 
 
 def compile_no_ops() -> None:
@@ -161,7 +161,7 @@ def hold_wide_head(model: torch.nn.Module) -> None:
             return own(head, hidden, bias)
         if not held:
             held["weight"] = head.weight.float()
-        return head_output(hidden, held["weight"], None)  # [tokens, head rows]
+        return linear(hidden, held["weight"])  # [tokens, head rows]
 
     processor._apply_head = apply_head
     model.forget_wide_head = held.clear

@@ -4,13 +4,14 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain, islice, product
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from bnpo.batch import Answer, SampledGroup
 from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import refused_by
@@ -24,14 +25,13 @@ from bnpo.policy.sampling import (
     MOST_REQUESTS,
     MOST_SEQUENCES,
     PREFILL_TOKENS,
-    Answer,
     EngineSettings,
-    SampledGroup,
 )
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import
     from vllm.outputs import CompletionOutput
+    from vllm.sampling_params import SamplingParams
 
 
 class Sampler:
@@ -104,7 +104,7 @@ class Sampler:
         answer to each prompt comes in a group of its own. Exhaust this iterator: abandoned requests
         stay in the engine. Raises RunError.
         """
-        from vllm.sampling_params import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         # Cached prefixes change last bits, so a resumed run would differ
         self._llm.reset_prefix_cache()
@@ -113,57 +113,62 @@ class Sampler:
         first = sum(len(share) for share, _ in shares[: self.place])
         own_prompts = range(first, first + len(prompts))
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
-        common = self._common_parameters(max_tokens, logprobs)
+        parameters = partial(
+            SamplingParams,
+            max_tokens=max_tokens,
+            stop_token_ids=self._stop_token_ids,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            skip_clone=True,  # each request has parameters of its own
+            logprobs=0 if logprobs else None,  # of the drawn token alone
+            flat_logprobs=logprobs,
+        )
         # top_k 0: every token can be drawn
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
-        # (whether it is the greedy answer, index of the prompt)
-        requests = product([False, True] if greedy_too else [False], range(len(prompts)))
-        engine, unanswered, checksum = self._llm.llm_engine, {}, 0
+        # (index of the prompt, whether the answer is greedy, parameters)
+        requests = [(i, False, parameters(**drawn, seed=seed)) for i, seed in enumerate(seeds)]
+        if greedy_too:
+            requests += [(i, True, parameters(temperature=0.0)) for i in range(len(prompts))]
+        checksum = 0
+        for i, greedy, completions in self._run_engine(prompts, requests):
+            answers = [
+                Answer(
+                    list(completion.token_ids),
+                    completion.finish_reason == "stop",
+                    np.array(completion.logprobs.logprobs) if logprobs else None,
+                )
+                for completion in completions
+            ]
+            # A sum, since answers end in any order
+            checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
+            if i in own_prompts:
+                yield SampledGroup(i - first, greedy, answers)
+        if len(set(self._of_sharing_ranks(checksum))) > 1:
+            raise RunError(
+                "ranks that share a sampler drew different tokens: its vLLM does not work with "
+                "several ranks"
+            )
+
+    def _run_engine(
+        self, prompts: list[list[int]], requests: list[tuple[int, bool, "SamplingParams"]]
+    ) -> Iterator[tuple[int, bool, list["CompletionOutput"]]]:
+        """Yield the answers to `requests` (index of the prompt, whether it is greedy, parameters),
+        as they are finished.
+        """
+        engine, waiting = self._llm.llm_engine, iter(requests)
+        unanswered: dict[str, tuple[int, bool]] = {}
         while True:
-            for greedy, i in islice(requests, MOST_REQUESTS - len(unanswered)):
-                own = {"temperature": 0.0} if greedy else drawn | {"seed": seeds[i]}
+            for i, greedy, parameters in islice(waiting, MOST_REQUESTS - len(unanswered)):
                 request_id = str(next(self._llm.request_counter))
                 unanswered[request_id] = i, greedy
-                engine.add_request(
-                    request_id, {"prompt_token_ids": prompts[i]}, SamplingParams(**own, **common)
-                )
+                engine.add_request(request_id, {"prompt_token_ids": prompts[i]}, parameters)
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():
-                i, greedy = unanswered.pop(output.request_id)
-                answers = [_answer(completion, logprobs) for completion in output.outputs]
-                # A sum, since answers end in any order
-                checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
-                if i in own_prompts:
-                    yield SampledGroup(i - first, greedy, answers)
-        self._check_answers([prompts[i] for i, _ in unanswered.values()], checksum)
-
-    def _common_parameters(self, max_tokens: int, logprobs: bool) -> dict:
-        """Return vLLM's parameters that all requests of a call of `sample` have."""
-        from vllm.sampling_params import RequestOutputKind
-
-        return {
-            "max_tokens": max_tokens,
-            "stop_token_ids": self._stop_token_ids,
-            "detokenize": False,
-            "output_kind": RequestOutputKind.FINAL_ONLY,
-            "skip_clone": True,  # each request has parameters of its own
-            "logprobs": 0 if logprobs else None,  # of the drawn token alone
-            "flat_logprobs": logprobs,
-        }
-
-    def _check_answers(self, unanswered: Sequence[list[int]], checksum: int) -> None:
-        """Raise RunError if prompts have no answers, or if ranks that share this engine have drawn
-        answers with another `checksum`.
-        """
+                yield *unanswered.pop(output.request_id), output.outputs
         if unanswered:  # vLLM returns nothing for requests that it aborted
-            lost = ", ".join(map(str, unanswered))
+            lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
             raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")
-        if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise RunError(
-                "the ranks of one sampler drew other tokens: its vLLM does not work with several "
-                "ranks"
-            )
 
     def score(self, prompt: list[int], answer: list[int]) -> np.ndarray:
         """Return the log-probabilities [tokens] of `answer` after `prompt`, at temperature 1."""
@@ -182,57 +187,49 @@ class Sampler:
         """Return the objects of the ranks that share this engine, in their order."""
         return gather(own, self._sharing_ranks) if self._sharing_ranks else [own]
 
-    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Replace the weights by (name, tensor) pairs with a checkpoint's names. `sample` clears
-        what was cached.
+    def load_weights(self, weights: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """Allocate the memory of the weights, if the sampler is asleep, and replace them by (name,
+        tensor) pairs with a checkpoint's names. `wake` must follow before the next call of
+        `sample` or `score`.
+
+        Returns the parameters, this rank's shards, that the engine holds under names of a
+        checkpoint. Those that vLLM fuses with others, or packs anew (on CPUs), are not among them.
         """
-        if not self._on_gpu:
+        if self._on_gpu:
+            torch.cuda.empty_cache()
+            self._llm.wake_up(tags=["weights"])
+        else:
             self._llm.apply_model(prepare_reload)
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-
-    def parameters(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return the parameters, this rank's shards, that the engine holds under these names of a
-        checkpoint.
-
-        Those that vLLM fuses with others, or packs anew (on CPUs), are left out. Weights must be
-        awake.
-        """
         [held] = self._llm.apply_model(
             lambda model: dict(model.named_parameters(remove_duplicate=False))
         )
         # Packed ones leave empty tensors behind.
-        return {name: held[name].detach() for name in names if name in held and held[name].numel()}
+        return {name: tensor.detach() for name, tensor in held.items() if tensor.numel()}
 
     def sleep(self) -> bool:
         """Free the GPU memory of weights and cache. Return False on CPUs, where the sampler stays
         awake.
 
-        The weights are lost: after `wake("weights")` a weight sync must follow before the next
-        sample.
+        The weights are lost, so `load_weights` and `wake` must follow.
         """
         if self._on_gpu:
             self._llm.sleep(level=2)
         return self._on_gpu
 
-    def wake(self, part: str) -> None:
-        """Allocate the GPU memory of `part` again, "weights" or "kv_cache". Does nothing on
+    def wake(self) -> None:
+        """Allocate the memory of the cache, which `sample` and `score` need. Does nothing on
         CPUs.
         """
         if self._on_gpu:
             torch.cuda.empty_cache()
-            self._llm.wake_up(tags=[part])
+            self._llm.wake_up(tags=["kv_cache"])
 
     def close(self) -> None:
         """Shut the engine down, and torch.distributed with it: vLLM destroys every process
         group.
         """
         self._llm.llm_engine.engine_core.shutdown()
-
-
-def _answer(completion: "CompletionOutput", logprobs: bool) -> Answer:
-    """Return an answer of vLLM's, with `logprobs` also the log-probabilities [tokens]."""
-    of_tokens = np.array(completion.logprobs.logprobs) if logprobs else None
-    return Answer(list(completion.token_ids), completion.finish_reason == "stop", of_tokens)
 
 
 def _device_arguments(settings: EngineSettings) -> dict:

@@ -1,11 +1,8 @@
-"""What a sampler takes and returns, in a module that imports neither torch nor vLLM (which take
+"""What a sampler is made with, in a module that imports neither torch nor vLLM (which take
 seconds).
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 
 PREFILL_TOKENS = 8192  # of prompts that the sampler processes at once, at least
 # Answers drawn at once, at most: vLLM's largest CUDA graph; more would run without graphs
@@ -26,21 +23,3 @@ class EngineSettings:
     sequences: int | None = None
     enforce_eager: bool = False  # run without CUDA graphs
     tensor_parallel: int = 1  # GPUs that share one copy of the model
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One sampled answer."""
-
-    token_ids: list[int]  # with the stop token, if it came
-    finished: bool  # it ended by itself; False: it was cut off at the length limit
-    # [tokens], under the sampler at the sampling temperature, if asked for
-    logprobs: np.ndarray | None
-
-
-class SampledGroup(NamedTuple):
-    """All answers to one prompt. A greedy answer comes in a group of its own."""
-
-    prompt_index: int
-    greedy: bool
-    answers: list[Answer]

@@ -1,14 +1,11 @@
 """Speed of a step: seconds per phase, tokens per second, and how well the update used the GPUs."""
 
 import re
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
 
-from bnpo.algorithm.batching import Lengths
+from bnpo.batch import Batch
 
 GPUS: dict[str, tuple[float, float, float]] = {
     "A100": (312, 0, 0),
@@ -39,44 +36,32 @@ TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "m
 """Prefixes of metrics that differ between runs with equal results."""
 
 
-def training_operations(model: torch.nn.Module, lengths: Lengths) -> float:
-    """Return the operations of a training pass of a partitioned `model` (Chowdhery et al. 2022,
-    appendix B).
+def training_operations(model: torch.nn.Module, batch: Batch, advantages: np.ndarray) -> float:
+    """Return the operations of a training pass of a partitioned `model` over the answers of `batch`
+    whose `advantages` [q, m] are not 0 (Chowdhery et al. 2022, appendix B).
 
     A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and
     hidden unit. Every prompt counts once per group of answers. Work that is repeated in gradient
     checkpointing, or for a group that is split over micro-batches, does not count.
     """
-    # [groups]
-    prompt_tokens = lengths.prompt_tokens[np.unique(lengths.groups, return_index=True)[1]]
-    tokens = float(prompt_tokens.sum() + lengths.answer_tokens.sum())
-    # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P with
-    # one in the answer. [answers]
-    answer_pairs = lengths.answer_tokens * (lengths.answer_tokens + 2 * lengths.prompt_tokens)
-    double_pairs = float((prompt_tokens**2).sum() + answer_pairs.sum())
+    tokens = double_pairs = 0.0
+    for i in batch.trained:
+        lengths = batch.lengths[i][advantages[i] != 0]  # [answers with a gradient]
+        if not len(lengths):
+            continue
+        prompt = len(batch.groups[i].prompt)
+        tokens += prompt + lengths.sum()
+        # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P
+        # with one in the answer
+        double_pairs += prompt**2 + (lengths * (lengths + 2 * prompt)).sum()
     # An embedding that is not tied to the head is only a look-up table.
     table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
     multiplied = [parameter for parameter in model.parameters() if parameter is not table]
     per_token = sum(
         parameter.ds_numel * (6 if parameter.requires_grad else 4) for parameter in multiplied
     )
-    return (
-        per_token * tokens
-        + 6 * model.config.num_hidden_layers * model.config.hidden_size * double_pairs
-    )
-
-
-class Stopwatch:
-    """Adds up the seconds of the named phases of a step: `with stopwatch("update"): ...`."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+    per_pair = 6 * model.config.num_hidden_layers * model.config.hidden_size
+    return float(per_token * tokens + per_pair * double_pairs)
 
 
 def peak_tflops(gpu: str) -> float | None:
@@ -94,20 +79,18 @@ def gpu_name() -> str:
 
 
 def speed_metrics(
-    metrics: dict[str, float], stopwatch: Stopwatch, sampling: np.ndarray, gpu: str
+    metrics: dict[str, float], seconds: dict[str, float], sampling: np.ndarray, gpu: str
 ) -> dict[str, float]:
-    """Return the speed metrics of a step, from its other `metrics` and the seconds that each
-    rank sampled [ranks].
+    """Return the speed metrics of a step, from its other `metrics`, the `seconds` of its phases and
+    the seconds that each rank sampled [ranks].
     """
-    speed = {f"seconds/{phase}": value for phase, value in stopwatch.seconds.items()}
+    speed = {f"seconds/{phase}": value for phase, value in seconds.items()}
     speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
     # The other ranks wait for the slowest one.
     speed["sampling/imbalance"] = float(sampling.max() / sampling.mean())
-    speed["tokens/per_second"] = metrics["tokens/sampled"] / stopwatch.seconds["total"]
+    speed["tokens/per_second"] = metrics["tokens/sampled"] / seconds["total"]
     # Per rank, so that it can be compared with the peak of a GPU.
-    speed["tflops/per_second"] = (
-        metrics["update/tflop"] / stopwatch.seconds["update"] / len(sampling)
-    )
+    speed["tflops/per_second"] = metrics["update/tflop"] / seconds["update"] / len(sampling)
     peak = peak_tflops(gpu)
     if peak is not None:  # mfu: model FLOPs utilization, the share of the peak
         speed["mfu"] = speed["tflops/per_second"] / peak

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from bnpo.files import (
 from bnpo.policy.folder import MERGED, check_weights
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
-from bnpo.policy.weight_sync import whole_weights
+from bnpo.policy.weight_sync import whole_layers
 from bnpo.runs.folder import STEP_FOLDERS, checkpoint_folder
 
 FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many in its memory
@@ -123,7 +124,7 @@ def save_model(
     rank_0 = dist.get_rank() == 0
     if rank_0:
         save_settings(learner, tokenizer, folder)
-    if learner.config.update.lora_rank:
+    if learner.trains_adapter:
         save_adapter(learner.model, folder)
         if not merged_too:
             return
@@ -150,6 +151,12 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
     tokenizer.save_pretrained(folder)
 
 
+def whole_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, whole tensor) of a partitioned `model`, a layer at a time. A collective."""
+    for _, tensors in whole_layers(model, tied_too=False):
+        yield from tensors.items()
+
+
 def save_weights(model: torch.nn.Module, folder: Path) -> None:
     """Write the weights of a partitioned `model` as safetensors files of at most FILE_BYTES (or one
     tensor each).
@@ -158,10 +165,10 @@ def save_weights(model: torch.nn.Module, folder: Path) -> None:
     """
     # Their names contain the number of files, so all weights are gathered once before, for their
     # sizes.
-    sizes = {name: tensor.to("meta") for name, tensor in whole_weights(model, tied_too=False)}
+    sizes = {name: tensor.to("meta") for name, tensor in whole_weights(model)}
     plan = split_torch_state_dict_into_shards(sizes, max_shard_size=FILE_BYTES)
     files: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)  # that are not complete yet
-    for name, tensor in whole_weights(model, tied_too=False):
+    for name, tensor in whole_weights(model):
         file = plan.tensor_to_filename[name]
         if dist.get_rank() == 0:
             files[file][name] = tensor.cpu()

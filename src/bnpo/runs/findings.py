@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bnpo.batch import Batch, Task, has_signal
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
-from bnpo.rollouts import Rollouts, Task, has_signal
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MOST_TEXTS = 256  # answers that are decoded to look for a final answer in them
@@ -29,18 +29,20 @@ ALL_SAME = {
 }
 
 
-def unstated_share(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> float:
+def unstated_share(steps: Sequence[Batch], task: Task, config: TrainConfig) -> float:
     """Return the share of the answers of some `steps` without a final answer, from at most
     MOST_TEXTS of them.
     """
-    answers = [answer.token_ids for step in steps for group in step.answers for answer in group]
+    answers = [
+        answer.token_ids for step in steps for group in step.groups for answer in group.answers
+    ]
     every = -(-len(answers) // MOST_TEXTS)
     texts = task.tokenizer.batch_decode(answers[::every], skip_special_tokens=True)
     finals = [stated_answer(text, config.data.grader, task.answer_tags) for text in texts]
     return finals.count(None) / len(finals)
 
 
-def find(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> list[dict[str, str]]:
+def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[str, str]]:
     """Return what keeps a run with the answers of these `steps` from learning, the most certain
     first.
     """
@@ -86,7 +88,7 @@ def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str])
     return text
 
 
-def _unstated(steps: Sequence[Rollouts], task: Task, config: TrainConfig) -> str:
+def _unstated(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     """Return how many answers have no final answer, if they are many, or ''."""
     share = unstated_share(steps, task, config)
     if share < MANY:

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.advantages import trained_rewards
 from bnpo.algorithm.beta import BetaFit
+from bnpo.batch import Batch, Group, Task, has_signal
 from bnpo.config import TrainConfig
 from bnpo.grading.rewards import reward_name
-from bnpo.policy.speed import Stopwatch, gpu_name, speed_metrics
-from bnpo.rollouts import Rollouts, Task, has_signal
+from bnpo.policy.learner import Update
+from bnpo.policy.speed import gpu_name, speed_metrics, training_operations
 
 TOKEN_GROUPS = 2  # questions per step whose answers are also written token by token
 
@@ -22,32 +24,35 @@ class Step:
     """What step `number` (from 1) did."""
 
     number: int
-    place: int  # behind its last question, in the order of `questions_at`
-    rollouts: Rollouts
-    advantages: np.ndarray  # [n, m]
+    batch: Batch
+    advantages: np.ndarray  # [q, m]
     fits: list[BetaFit]  # of BNPO: one, or one per reward
-    update_metrics: dict[str, float]  # of `Learner.update`, like the next
-    old_logprobs: dict[int, np.ndarray]
+    update: Update
     # Mean |sampler's - learner's log-probability| of one answer after the weight sync
     sync_difference: float
-    stopwatch: Stopwatch
+    seconds: dict[str, float]  # by phase
 
     def metrics(
-        self, config: TrainConfig, ranges: Sequence[tuple[float, float]]
+        self,
+        config: TrainConfig,
+        ranges: Sequence[tuple[float, float]],
+        model: torch.nn.Module,
     ) -> dict[str, float]:
         """Return all metrics of the step itself, as metrics.jsonl names them.
 
-        `ranges` [K] are those of the rewards.
+        `ranges` [K] are those of the rewards, `model` is the learner's.
         """
-        rollouts, failures = self.rollouts, self.rollouts.failures
+        batch, failures = self.batch, self.batch.failures
         reward_names = list(map(reward_name, config.data.rewards))
-        rewards, lengths = rollouts.rewards, rollouts.lengths  # [n, m, K], [n, m]
+        rewards, lengths = batch.rewards, batch.lengths  # [q, m, K], [q, m]
         # Of all answers, one behind the other: [tokens]
         logprobs = np.concatenate(
-            [answer.logprobs for group in rollouts.answers for answer in group]
+            [answer.logprobs for group in batch.groups for answer in group.answers]
         )
-        signals = has_signal(rewards, config.method.reward_weights, rollouts.failed)  # [n]
-        metrics = self.update_metrics | {
+        signals = has_signal(rewards, config.method.reward_weights, batch.failed)  # [q]
+        operations = training_operations(model, batch, self.advantages)
+        metrics = self.update.metrics | {
+            "update/tflop": config.batch.ppo_iterations * operations / 1e12,
             "reward/timeouts": failures["timeout"],
             "reward/errors": failures.total() - failures["timeout"],
             "groups/all_equal": (~signals).mean(),
@@ -57,18 +62,20 @@ class Step:
             "entropy": -logprobs.mean(),
             "answers/mean_tokens": lengths.mean(),
             "answers/max_tokens": lengths.max(),
-            "answers/truncated": 1 - rollouts.finished.mean(),
+            "answers/truncated": 1 - batch.finished.mean(),
             "tokens/sampled": lengths.sum(),
-            "tokens/greedy": sum(len(answer.token_ids) for answer in rollouts.greedy_answers),
+            "tokens/greedy": sum(
+                len(group.greedy[0].token_ids) for group in batch.groups if group.greedy
+            ),
         }
         if config.batch.resample_rounds:
             metrics["groups/drawn"] = len(rewards)
-        if rollouts.failed.any():
-            metrics["answers/left_out"] = rollouts.failed.mean()
+        if batch.failed.any():
+            metrics["answers/left_out"] = batch.failed.mean()
         metrics |= {
             f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"
         }
-        metrics |= _reward_metrics(rollouts, config, ranges)
+        metrics |= _reward_metrics(batch, config, ranges)
         for k, fit in enumerate(self.fits):
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
             values = {
@@ -85,24 +92,20 @@ class Step:
         metrics = {name: float(value) for name, value in metrics.items()} | {
             "sync/difference": self.sync_difference
         }
-        return metrics | speed_metrics(
-            metrics, self.stopwatch, rollouts.sampling_seconds, gpu_name()
-        )
+        return metrics | speed_metrics(metrics, self.seconds, batch.sampling_seconds, gpu_name())
 
 
 def _reward_metrics(
-    rollouts: Rollouts, config: TrainConfig, ranges: Sequence[tuple[float, float]]
+    batch: Batch, config: TrainConfig, ranges: Sequence[tuple[float, float]]
 ) -> dict[str, float]:
     """Return the means of the rewards, of the answers that training does not leave out."""
-    counted = ~rollouts.failed  # [n, m]
-    # Rewards as they are trained on, weighted and mapped from their ranges: [n, m], nan if left out
-    trained = trained_rewards(
-        config.method, rollouts.rewards, ranges=ranges, failed=rollouts.failed
-    )
+    counted = ~batch.failed  # [q, m]
+    # Rewards as they are trained on, weighted and mapped from their ranges: [q, m], nan if left out
+    trained = trained_rewards(config.method, batch.rewards, ranges=ranges, failed=batch.failed)
     of_questions = np.nanmean(trained[counted.any(axis=1)], axis=1)  # [n], or fewer
     means = {"reward/mean": _mean(trained[counted]), "reward/se": _standard_error(of_questions)}
     for k, reward in enumerate(config.data.rewards):
-        means[f"reward/{reward_name(reward)}"] = _mean(rollouts.rewards[:, :, k][counted])
+        means[f"reward/{reward_name(reward)}"] = _mean(batch.rewards[:, :, k][counted])
     return means
 
 
@@ -127,23 +130,24 @@ def eval_metrics(results: dict) -> dict[str, float]:
 
 
 def rollout_rows(
-    task: Task, rollouts: Rollouts, advantages: np.ndarray | None = None
+    task: Task, groups: Sequence[Group], advantages: np.ndarray | None = None
 ) -> list[dict]:
-    """Return one row per answer, with `advantages` [n, m] if given."""
+    """Return one row per answer of the `groups` [q], with `advantages` [q, m] if given."""
     reward_names, rows = list(map(reward_name, task.grader.rewards)), []
-    for i, question in enumerate(rollouts.questions):
-        problem, prompt = task.problems[question], task.tokenizer.decode(task.prompts[question])
-        for j, answer in enumerate(rollouts.answers[i]):
+    for i, group in enumerate(groups):
+        problem, prompt = task.problems[group.question], task.tokenizer.decode(group.prompt)
+        for j, answer in enumerate(group.answers):
+            rewards = group.grades.rewards[j].tolist()
             row = {
                 "id": problem.id,
                 "prompt": prompt,
                 "reference": problem.answer,
                 "answer": task.tokenizer.decode(answer.token_ids),
                 "tokens": len(answer.token_ids),
-                "rewards": dict(zip(reward_names, rollouts.rewards[i, j].tolist(), strict=True)),
+                "rewards": dict(zip(reward_names, rewards, strict=True)),
                 "cut_off": not answer.finished,
             }
-            if rollouts.failed[i, j]:
+            if group.failed[j]:
                 row["failed"] = True
             if advantages is not None:
                 row["advantage"] = advantages[i, j]
@@ -158,22 +162,26 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     `learner_logprobs` [tokens] are from before the update, by index of the trained answer. Some
     answers have none.
     """
-    rollouts, (_, m) = step.rollouts, step.advantages.shape
-    rows, trained = [], enumerate(rollouts.trained.tolist())  # Python's integers, which JSON knows
-    with_signal = [(k, group) for k, group in trained if step.advantages[group].any()]
-    for k, group in with_signal[:TOKEN_GROUPS]:
-        for j, answer in enumerate(rollouts.answers[group]):
+    _, m = step.advantages.shape
+    trained = enumerate(step.batch.trained.tolist())  # Python's integers, which JSON knows
+    with_signal = [(k, i) for k, i in trained if step.advantages[i].any()]
+    rows = []
+    for k, i in with_signal[:TOKEN_GROUPS]:
+        group = step.batch.groups[i]
+        for j, answer in enumerate(group.answers):
             learner = learner_logprobs.get(k * m + j)
-            row = {
-                "id": task.problems[rollouts.questions[group]].id,
-                "sample": j,
-                "ids": answer.token_ids,
-            }
-            row["place"] = group * m + j  # in the file of all answers, as ids need not be unique
-            row["texts"] = [_token_text(task.tokenizer, token) for token in answer.token_ids]
-            row["sampler"] = answer.logprobs.tolist()
-            row["learner"] = None if learner is None else np.nan_to_num(learner).tolist()
-            rows.append(row)
+            rows.append(
+                {
+                    "id": task.problems[group.question].id,
+                    "sample": j,
+                    "ids": answer.token_ids,
+                    # In the file of all answers, as ids need not be unique
+                    "place": i * m + j,
+                    "texts": [_token_text(task.tokenizer, token) for token in answer.token_ids],
+                    "sampler": answer.logprobs.tolist(),
+                    "learner": None if learner is None else np.nan_to_num(learner).tolist(),
+                }
+            )
     return rows
 
 

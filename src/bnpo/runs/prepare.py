@@ -15,6 +15,7 @@ import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
+from bnpo.batch import Task
 from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
 from bnpo.data import (
     asks_for_tags,
@@ -48,7 +49,6 @@ from bnpo.policy.folder import (
 )
 from bnpo.policy.sampling import EngineSettings
 from bnpo.ranks import check_bfloat16, gather, has_cuda, trains_in_float16
-from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
     check_apart,

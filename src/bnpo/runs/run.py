@@ -3,13 +3,14 @@ the run's end.
 """
 
 import time
-from collections import ChainMap
+from collections import ChainMap, Counter
 from dataclasses import replace
 from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.data import WATCHED, watched_questions
+from bnpo.batch import Batch, sample_groups
+from bnpo.data import WATCHED, sampling_seeds, watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
@@ -17,12 +18,11 @@ from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
 from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
-from bnpo.policy.speed import Stopwatch
-from bnpo.policy.weight_sync import prove_start, refresh_sampler
+from bnpo.policy.start_check import check_start
+from bnpo.policy.weight_sync import WeightSync
 from bnpo.ranks import Ranks, gather
 from bnpo.report.page import RunPage
 from bnpo.report.run_files import summary
-from bnpo.rollouts import Rollouts, collect
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
 from bnpo.runs.folder import (
@@ -49,8 +49,8 @@ class Run:
         self._folder = prepared.config.folder.output_dir
         self._tracker: Tracker | None = None  # only rank 0 has one
         self._page = RunPage(self._folder)
-        # Rollouts of the first steps, until `_look_at_first_answers` has used them
-        self._first_rollouts: list[Rollouts] = []
+        # Those of the first steps, until `_look_at_first_answers` has used them
+        self._first_batches: list[Batch] = []
         self.progress = prepared.progress
 
     def __enter__(self) -> "Run":
@@ -89,13 +89,12 @@ class Run:
                 print(f"{earlier}: holds the earlier run, which cannot be moved back ({error})")
         self._page.write()
 
-    def start(self) -> tuple[Learner, Sampler, float]:
-        """Load the models, open the metrics, and return learner, sampler and the bound of
-        `measure_sync`.
+    def start(self) -> tuple[Learner, Sampler, WeightSync]:
+        """Load the models, open the metrics, and return learner, sampler and their sync.
 
         Without a checkpoint the model is evaluated and answers the watched questions, as step 0.
         Raises InputError if a rank has read other data or another checkpoint than rank 0, or as
-        `prove_start` does.
+        `check_start` does.
         """
         prepared, config, checkpoint = self._prepared, self._config, self._prepared.checkpoint
         prepared.check_agreement()
@@ -115,10 +114,12 @@ class Run:
             str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share)
         )
         if checkpoint:
-            # `prove_start` then gives the sampler the loaded weights
+            # `check_start` then gives the sampler the loaded weights
             self._learner.load(checkpoint / "trainer")
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
-        start_check = prove_start(self._learner, self._sampler, text)
+        longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+        self._sync = WeightSync(self._learner, self._sampler, longest)
+        check_start(self._learner, self._sampler, self._sync, text, config)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
             self._open_folder(share)
         self._stopping = self._ranks.asked_to_stop()
@@ -128,7 +129,7 @@ class Run:
             if self._tracker and scores:
                 self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
-        return self._learner, self._sampler, start_check.sync_bound
+        return self._learner, self._sampler, self._sync
 
     def _open_folder(self, share: float | None) -> None:
         """Claim the run's folder and open the metrics. Rank 0 only. Raises InputError."""
@@ -185,12 +186,15 @@ class Run:
             return {}
         task = self._prepared.task
         questions = watched_questions(len(task.problems), logging.watch_questions)
-        watched = collect(task, [questions], WATCHED, self._sampler, self._config, Stopwatch())
+        # With seeds of their own: the rest of the run is the same without these questions
+        seeds = sampling_seeds(self._config.sampling.seed, WATCHED, questions)
+        started = time.perf_counter()
+        groups = sample_groups(task, questions, seeds, self._sampler, self._config, Counter())
         if self._tracker:
             write_json_lines(
-                self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, watched)
+                self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, groups)
             )
-        return {"seconds/watch": float(watched.sampling_seconds.max())}  # of the slowest rank
+        return {"seconds/watch": time.perf_counter() - started}
 
     def record(self, step: Step) -> None:
         """Evaluate and count the step, write its metrics, and its answers and a checkpoint if they
@@ -200,14 +204,14 @@ class Run:
         """
         task, config = self._prepared.task, self._config
         scores, watched = self._evaluate(step.number), self._watch(step.number)
-        bad_steps = self.progress.bad_steps + 1 if step.update_metrics["updates/skipped"] else 0
+        bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
         self.progress = replace(
-            self.progress, step=step.number, place=step.place, bad_steps=bad_steps
+            self.progress, step=step.number, place=step.batch.place, bad_steps=bad_steps
         )
         if self._tracker:
             self._tracker.log(
                 step.number,
-                step.metrics(config, task.grader.ranges)
+                step.metrics(config, task.grader.ranges, self._learner.model)
                 | scores
                 | watched
                 | {"bad_steps": bad_steps},
@@ -217,12 +221,12 @@ class Run:
         every = config.logging.rollouts_every
         if bad_steps or (every and (step.number - 1) % every == 0):
             # Each rank has the log-probabilities of the answers that it trained on
-            of_ranks = gather(step.old_logprobs)
+            of_ranks = gather(step.update.old_logprobs)
             if self._tracker:
                 name = f"{step_name(step.number)}.jsonl"
                 write_json_lines(
                     self._folder / "rollouts" / name,
-                    rollout_rows(task, step.rollouts, step.advantages),
+                    rollout_rows(task, step.batch.groups, step.advantages),
                 )
                 write_json_lines(
                     self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks))
@@ -254,11 +258,11 @@ class Run:
         last = min(FIRST_STEPS, self._prepared.steps)
         if step.number > last:
             return
-        self._first_rollouts.append(step.rollouts)
-        if len(self._first_rollouts) < last:  # also if the run was resumed within these steps
+        self._first_batches.append(step.batch)
+        if len(self._first_batches) < last:  # also if the run was resumed within these steps
             return
-        findings = find(self._first_rollouts, self._prepared.task, self._config)
-        self._first_rollouts = []
+        findings = find(self._first_batches, self._prepared.task, self._config)
+        self._first_batches = []
         for finding in findings:
             print(f"first {last} steps: {finding['text']}", flush=True)
         if findings:
@@ -268,14 +272,10 @@ class Run:
     def save(self) -> None:
         """Write a checkpoint. Raises InputError for a full disk."""
         step, started = self.progress.step, time.perf_counter()
-        # Saving needs GPU memory, so the sampler sleeps meanwhile. That drops its weights, so they
-        # are copied again.
-        slept = self._sampler.sleep()  # False on CPUs
         card = model_card(self._config, self._prepared.data_facts["data_sources"], step)
         tokenizer, keep = self._prepared.task.tokenizer, self._config.folder.keep
-        save_checkpoint(self._learner, tokenizer, self._folder, self.progress, card, keep)
-        if slept:
-            refresh_sampler(self._learner, self._sampler, step)
+        with self._sync.sampler_asleep(step):  # saving needs GPU memory
+            save_checkpoint(self._learner, tokenizer, self._folder, self.progress, card, keep)
         if self._tracker:
             print(
                 f"step {step}: checkpoint saved in {time.perf_counter() - started:.2f} s",

@@ -1,0 +1,228 @@
+"""The batch of one step: every rank samples and grades answers to its share of the questions, and
+all of them are gathered.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
+
+from bnpo.algorithm.registry import find_estimator
+from bnpo.config import TrainConfig
+from bnpo.data import Problem, questions_at, sampling_seeds
+from bnpo.grading.grader import Grader, Grades
+from bnpo.ranks import gather
+
+if TYPE_CHECKING:
+    from bnpo.policy.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a run trains on. `prompts` are the problems' token ids, encoded by `tokenizer`."""
+
+    problems: list[Problem]
+    prompts: list[list[int]]
+    tokenizer: PreTrainedTokenizerBase
+    grader: Grader
+    # Whether prompts ask for answer tags, so that the final answer stands between them
+    answer_tags: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One sampled answer."""
+
+    token_ids: list[int]  # with the stop token, if it came
+    finished: bool  # it ended by itself; False: it was cut off at the length limit
+    # [tokens], under the sampler at the sampling temperature, if asked for
+    logprobs: np.ndarray | None
+
+
+class SampledGroup(NamedTuple):
+    """All answers to one prompt. A greedy answer comes in a group of its own."""
+
+    prompt_index: int
+    greedy: bool
+    answers: list[Answer]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The m answers to one question, with K rewards each."""
+
+    question: int  # index of the task's problems
+    prompt: list[int]
+    answers: list[Answer]  # [m]
+    grades: Grades  # rewards [m, K]
+    # [m], answers that all statistics and the gradient leave out: a reward could not be computed
+    # or, with ReMax, that of the greedy answer, so that the group has no baseline
+    failed: np.ndarray
+    # For ReMax: (the greedy answer, its grades with rewards [1, K])
+    greedy: tuple[Answer, Grades] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Answers to q questions, m to each. The same on all ranks.
+
+    q is n (--questions-per-step), or a multiple of n with --resample-rounds.
+    """
+
+    groups: list[Group]  # [q]
+    rewards: np.ndarray  # [q, m, K], a placeholder where a reward could not be computed
+    failed: np.ndarray  # [q, m], answers that are left out
+    lengths: np.ndarray  # [q, m], tokens of every answer
+    greedy_rewards: np.ndarray | None  # [q, K] for ReMax
+    trained: np.ndarray  # [n], indices of the groups that are trained on
+    place: int  # behind the last question, in the order of `questions_at`
+    seconds: dict[str, float]  # of this rank: generate, reward, and gather (waiting for others)
+    sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
+
+    @classmethod
+    def of(cls, prompts: Sequence[list[int]], answers: Sequence[list[Answer]]) -> "Batch":
+        """Return a batch of given `answers` [n][m] to `prompts` [n], with rewards of 0: for checks
+        and benchmarks of what follows the sampling.
+        """
+        n, m = len(answers), len(answers[0])
+        grades = Grades(np.zeros((m, 1)), np.zeros(m, dtype=bool), Counter())
+        groups = [Group(i, prompts[i], answers[i], grades, grades.failed) for i in range(n)]
+        lengths = np.array([[len(answer.token_ids) for answer in group] for group in answers])
+        failed = np.zeros((n, m), dtype=bool)
+        return cls(
+            groups, np.zeros((n, m, 1)), failed, lengths, None, np.arange(n), n, {}, np.zeros(1)
+        )
+
+    @property
+    def finished(self) -> np.ndarray:
+        """Whether every answer ended by itself [q, m]. False: it was cut off."""
+        return np.array([[answer.finished for answer in group.answers] for group in self.groups])
+
+    @property
+    def failures(self) -> Counter[str]:
+        """Rewards that could not be computed, by kind, those of greedy answers included."""
+        grades = [group.grades for group in self.groups]
+        grades += [group.greedy[1] for group in self.groups if group.greedy]
+        return sum((of_group.failures for of_group in grades), Counter())
+
+
+def sample_batch(
+    task: Task, place: int, steps_done: int, sampler: "Sampler", config: TrainConfig
+) -> Batch:
+    """Sample and grade m answers to each of the n questions from `place` on, an index into the
+    seeded order of the questions over all epochs (`questions_at`). A collective.
+
+    While fewer than n questions have answers with unequal rewards, n more are drawn, up to
+    --resample-rounds times. Raises InputError if most answers have a reward outside its range.
+    """
+    n, seed = config.batch.questions_per_step, config.sampling.seed
+    groups: list[Group] = []  # [q]
+    seconds: dict[str, float] = Counter()
+    for draw in range(1 + config.batch.resample_rounds):
+        questions, place = questions_at(len(task.problems), n, place, seed)
+        seeds = sampling_seeds(seed, steps_done, questions, draw)
+        groups += sample_groups(task, questions, seeds, sampler, config, seconds)
+        rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
+        failed = np.stack([group.failed for group in groups])  # [q, m]
+        signals = has_signal(rewards, config.method.reward_weights, failed)  # [q]
+        if signals.sum() >= n:
+            break
+    greedy = [group.greedy[1].rewards for group in groups if group.greedy]  # [q][1, K]
+    return Batch(
+        groups,
+        rewards,
+        failed,
+        np.array([[len(answer.token_ids) for answer in group.answers] for group in groups]),
+        np.concatenate(greedy) if greedy else None,
+        # n groups in their order: those with a signal, and others if these do not fill the batch
+        np.sort(np.argsort(~signals, kind="stable")[:n]),
+        place,
+        seconds,
+        np.array(gather(seconds["generate"])),
+    )
+
+
+def sample_groups(
+    task: Task,
+    questions: np.ndarray,
+    seeds: Sequence[int],
+    sampler: "Sampler",
+    config: TrainConfig,
+    seconds: dict[str, float],
+) -> list[Group]:
+    """Return the groups of all `questions`, of which every rank samples and grades its share.
+
+    Adds to `seconds`, by phase. A collective.
+    """
+    share = np.array_split(np.arange(len(questions)), dist.get_world_size())[dist.get_rank()]
+    own = [int(questions[i]) for i in share]  # may be empty
+    sampled = sampler.sample(
+        [task.prompts[question] for question in own],
+        [seeds[i] for i in share],
+        n=config.batch.samples_per_question,
+        max_tokens=config.sampling.max_answer_tokens,
+        temperature=config.sampling.temperature,
+        top_k=config.sampling.top_k,
+        logprobs=True,
+        greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
+    )
+    started, grading = time.perf_counter(), 0.0
+    # By (whether it is the greedy answer, index in `own`), since vLLM finishes in any order
+    answers: dict[tuple[bool, int], list[Answer]] = {}
+    outcomes: dict[tuple[bool, int], list[list[Future]]] = {}
+    for group in sampled:
+        # Grading starts while other answers are still sampled, slow comparisons in worker processes
+        grading_since = time.perf_counter()
+        token_ids = [answer.token_ids for answer in group.answers]
+        texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        references = [task.problems[own[group.prompt_index]].answer] * len(texts)
+        key = group.greedy, group.prompt_index
+        answers[key] = group.answers
+        outcomes[key] = task.grader.submit(texts, references, task.answer_tags)
+        grading += time.perf_counter() - grading_since
+    seconds["generate"] += time.perf_counter() - started - grading
+
+    grading_since = time.perf_counter()
+    own_groups = []
+    for i, question in enumerate(own):
+        grades, greedy = task.grader.collect(outcomes[False, i]), None
+        failed = grades.failed  # [m]
+        if (True, i) in answers:
+            greedy = answers[True, i][0], task.grader.collect(outcomes[True, i])
+            failed = failed | greedy[1].failed  # [m] | [1]
+        prompt = task.prompts[question]
+        own_groups.append(Group(question, prompt, answers[False, i], grades, failed, greedy))
+    seconds["reward"] += grading + time.perf_counter() - grading_since
+
+    started = time.perf_counter()
+    of_ranks = gather(own_groups)
+    seconds["gather"] += time.perf_counter() - started  # waits for the slowest rank
+    groups = list(chain.from_iterable(of_ranks))
+    greedy_grades = [group.greedy[1] for group in groups if group.greedy]
+    task.grader.check_ranges([group.grades for group in groups] + greedy_grades)
+    return groups
+
+
+def has_signal(
+    rewards: np.ndarray,  # [q, m, K]
+    weights: Sequence[float] | None = None,  # [K]
+    failed: np.ndarray | None = None,  # [q, m]
+) -> np.ndarray:
+    """Return whether the answers to each question differ in a reward, [q].
+
+    Rewards with weight 0 in --reward-weights are only recorded, so they do not count. Nor do the
+    answers that have failed.
+    """
+    counted = rewards if weights is None else rewards[:, :, np.array(weights) != 0]
+    if failed is None:
+        failed = np.zeros(rewards.shape[:2], dtype=bool)
+    # Rewards of each question's first answer that has not failed, [q, 1, K]
+    first = counted[np.arange(len(counted)), failed.argmin(axis=1)][:, None]
+    return ((counted != first) & ~failed[:, :, None]).any(axis=(1, 2))
