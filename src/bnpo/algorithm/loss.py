@@ -15,33 +15,49 @@ tokens with a vocabulary of 152k. Chunks are larger on GPUs, because each chunk 
 the gradient of the whole head."""
 
 
-def token_logprobs(
-    hidden: torch.Tensor,  # [tokens, hidden size]
-    weight: torch.Tensor,  # [head rows, hidden size], of the language model's head
-    targets: torch.Tensor,  # [tokens]
-    vocab_size: int,
-    temperature: float,
-    *,
-    top_k: int | None = None,
-    bias: torch.Tensor | None = None,  # [head rows]
-    steps: LogitSteps | None = None,
-    chunk: int | None = None,
-) -> torch.Tensor:
-    """Return log pi(target) [tokens] in fp32 at `temperature`.
+class LogprobHead(torch.nn.Module):
+    """The head of a language model with the log-probabilities, as one module that owns weight and
+    bias.
 
-    The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are
-    padding rows of the embedding: they have probability 0, as in the sampler. With `top_k`, so have
-    all but the `top_k` most likely tokens and the target. At most `chunk` logits exist at a time
-    (default: LOGIT_CHUNK), in the backward pass too.
+    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many.
+    Chunks of logits are no such calls, because their number depends on a rank's answers.
     """
-    chunk = chunk or LOGIT_CHUNK[hidden.device.type]
-    if steps:
-        chunk //= 4  # their backward pass needs the logits before and after, and a gradient of each
-    chunk_tokens = max(1, chunk // len(weight))
-    parts = [slice(begin, begin + chunk_tokens) for begin in range(0, len(targets), chunk_tokens)]
-    return _TokenLogprobs.apply(
-        hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, parts
-    )
+
+    def __init__(
+        self,
+        weight: torch.Tensor,  # [head rows, hidden size]
+        bias: torch.Tensor | None,  # [head rows]
+        vocab_size: int,
+        steps: LogitSteps | None = None,
+    ):
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.vocab_size, self.steps = vocab_size, steps
+
+    def forward(
+        self,
+        hidden: torch.Tensor,  # [tokens, hidden size]
+        targets: torch.Tensor,  # [tokens]
+        temperature: float,
+        top_k: int | None = None,
+        chunk: int | None = None,
+    ) -> torch.Tensor:
+        """Return log pi(target) [tokens] in fp32 at `temperature`.
+
+        The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are
+        padding rows of the embedding: they have probability 0, as in the sampler. With `top_k`, so
+        have all but the `top_k` most likely tokens and the target. At most `chunk` logits exist at
+        a time (default: LOGIT_CHUNK), in the backward pass too.
+        """
+        chunk = chunk or LOGIT_CHUNK[hidden.device.type]
+        if self.steps:  # their backward pass needs logits before and after, and gradients of both
+            chunk //= 4
+        rows = max(1, chunk // len(self.weight))
+        parts = [slice(begin, begin + rows) for begin in range(0, len(targets), rows)]
+        drawn = self.vocab_size, temperature, top_k
+        return _TokenLogprobs.apply(
+            hidden, self.weight, self.bias, targets, *drawn, self.steps, parts
+        )
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -65,9 +65,8 @@ class Learner:
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not trains:
             del settings["optimizer"]
-        # While this object lives, from_pretrained partitions each layer as it is made: no rank
-        # holds the whole model. Left alive, it would partition all later models of this process,
-        # also vLLM's.
+        # While this object lives, from_pretrained partitions each layer as it is made. Left alive,
+        # it would partition all later models of this process, also vLLM's.
         zero3_loading = HfDeepSpeedConfig(settings)
         dtype = getattr(torch, config.hardware.dtype)
         with refused_by("transformers", model_folder):
@@ -104,8 +103,7 @@ class Learner:
         )
         self._engine.train()
         self.device = self._engine.device
-        # The model with its head, partitioned over the ranks
-        self.policy: Policy = self._engine.module
+        self.policy: Policy = self._engine.module  # partitioned over the ranks
         self.model = self.policy.model  # the Hugging Face model in it
         if trains:
             patches.create_moments(self._engine.optimizer)

@@ -9,31 +9,12 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.loss import LogitSteps, token_logprobs
+from bnpo.algorithm.loss import LogitSteps, LogprobHead
 from bnpo.ranks import AMPERE, compute_capability
 
 ATTENTION = "bnpo"  # name of `attention` among transformers' implementations
 # Settings that `attention` may ignore
 WITHOUT_EFFECT = {"dropout", "position_ids", "use_cache", "output_attentions"}
-
-
-class LogprobHead(torch.nn.Module):
-    """The language model's head and the log-probabilities, as one module that owns weight and bias.
-
-    Under ZeRO-3 every call of a module gathers its weights, so all ranks must make equally many.
-    Chunks of logits are no such calls, because their number depends on a rank's answers.
-    """
-
-    def __init__(self, head: torch.nn.Module, vocab_size: int, steps: LogitSteps | None):
-        super().__init__()
-        self.weight, self.bias = head.weight, getattr(head, "bias", None)
-        self.vocab_size, self.steps = vocab_size, steps
-
-    def forward(
-        self, hidden: torch.Tensor, targets: torch.Tensor, temperature: float, top_k: int | None
-    ):
-        rest = {"top_k": top_k, "bias": self.bias, "steps": self.steps}
-        return token_logprobs(hidden, self.weight, targets, self.vocab_size, temperature, **rest)
 
 
 class Policy(torch.nn.Module):
@@ -44,9 +25,9 @@ class Policy(torch.nn.Module):
     def __init__(self, model: torch.nn.Module, vocab_size: int):
         super().__init__()
         self.model = model
-        self.head = LogprobHead(
-            model.get_output_embeddings(), vocab_size, logit_steps(model.config)
-        )
+        head = model.get_output_embeddings()
+        bias = getattr(head, "bias", None)
+        self.head = LogprobHead(head.weight, bias, vocab_size, logit_steps(model.config))
 
     def forward(
         self, batch: MicroBatch, temperature: float, top_k: int | None = None
@@ -119,23 +100,24 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """Return the causal attention of every sequence to its own keys, [1, tokens, heads, head size].
 
-    A token attends to `sliding_window` keys, its own included (None: to all). One kernel of torch
-    does all sequences in half precision on GPUs since Ampere. Elsewhere neighbours of equal shape
-    go together.
+    A token attends to `sliding_window` keys, its own included (None: to all). Where torch has no
+    kernel for all sequences at once, neighbours of equal shape go together.
     """
     unknown = {name for name, setting in others.items() if setting is not None} - WITHOUT_EFFECT
     if attention_mask is not None or unknown:
         raise ValueError(f"the learner's attention has no {', '.join(sorted(unknown)) or 'masks'}")
     query = query[0].transpose(0, 1)  # [tokens, heads, head size]
-    key = _select_rows(key[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
-    value = _select_rows(value[0].transpose(0, 1), sequences.keys)  # [keys, key heads, head size]
+    # [keys, key heads, head size]. Unlike that of x[keys], the gradient of an embedding look-up is
+    # summed up in fp32 and in a fixed order on GPUs.
+    key, value = (
+        F.embedding(sequences.keys, x[0].transpose(0, 1).flatten(1)).unflatten(1, (x.shape[1], -1))
+        for x in (key, value)
+    )
     if has_varlen_kernel(query):
         bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
-        # Number of earlier and of later keys; -1: all
-        window = (-1 if sliding_window is None else sliding_window - 1, 0)
-        out = varlen_attn(
-            query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True
-        )
+        # Earlier and later keys; -1: all
+        window = {"window_size": (-1 if sliding_window is None else sliding_window - 1, 0)}
+        out = varlen_attn(query, key, value, *bounds, scale=scaling, enable_gqa=True, **window)
         return out[None], None
     # On CPUs the backward pass of 16-bit attention is two to four times as slow as that in fp32.
     # GPUs older than Ampere compute in fp32, too.
@@ -150,8 +132,7 @@ def attention(
     parts = query.split(tokens_per_run), key.split(keys_per_run), value.split(keys_per_run)
     outputs = []
     for *run, count in zip(*parts, counts.tolist(), strict=True):  # `count` sequences of one shape
-        # [count, heads, tokens, head size] for the query; [count, key heads, keys, head size] for
-        # key and value
+        # [count, heads, tokens, head size] of the query; [count, key heads, keys, head size]
         query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in run)
         tokens, keys = query.shape[2], key.shape[2]
         mask = causal_lower_right(tokens, keys)
@@ -164,12 +145,6 @@ def attention(
         )
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None].to(dtype), None
-
-
-def _select_rows(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Return x[index] for x [tokens, heads, head size]."""
-    # GPUs add up the gradient of an embedding look-up in fp32 and in a fixed order.
-    return F.embedding(index, x.flatten(1)).unflatten(1, x.shape[1:])
 
 
 AttentionInterface.register(ATTENTION, attention)

@@ -4,8 +4,9 @@ can go.
 First DeepSpeed 0.19, then transformers 5, then vLLM 0.32 on CPUs and under a launcher.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
@@ -130,26 +131,26 @@ def rank_no_tokens() -> None:
     )
 
 
-def prepare_reload(model: torch.nn.Module) -> None:
-    """Prepare vLLM's `model` for other weights on CPUs, where a reload would not pack those of
-    experts.
+def prepare_reloads(model: torch.nn.Module) -> list[Callable[[], object]]:
+    """Return what must be called before vLLM's `model` on CPUs gets other weights: a reload would
+    not pack those of experts.
 
-    Remove it, but for the head of `hold_wide_head`, when a reload packs them.
+    Remove it when a reload packs them.
     """
-    model.forget_wide_head()
-    for module in model.modules():
-        method = getattr(module, "quant_method", None)
-        if hasattr(method, "moe_kernel"):
-            method.moe_kernel = None
+    methods = [getattr(module, "quant_method", None) for module in model.modules()]
+    return [
+        partial(setattr, method, "moe_kernel", None)
+        for method in methods
+        if hasattr(method, "moe_kernel")
+    ]
 
 
-def hold_wide_head(model: torch.nn.Module) -> None:
+def hold_wide_head(model: torch.nn.Module) -> Callable[[], object]:
     """Let vLLM's `model` keep the weight of its head in fp32 on CPUs, where vLLM converts it for
-    every token.
+    every token. Return what must be called before every change of weights.
 
-    This is a third of the time of sampling with SmolLM2-135M. `model.forget_wide_head()` must
-    follow every change of weights. Remove it when vLLM keeps the weight, or torch has such products
-    of bf16 matrices with fp32 results.
+    The conversion is a third of the time of sampling with SmolLM2-135M. Remove it when vLLM keeps
+    the weight, or torch has such products of bf16 matrices with fp32 results.
     """
     processor, held = model.logits_processor, {}
     own = processor._apply_head
@@ -164,4 +165,4 @@ def hold_wide_head(model: torch.nn.Module) -> None:
         return linear(hidden, held["weight"])  # [tokens, head rows]
 
     processor._apply_head = apply_head
-    model.forget_wide_head = held.clear
+    return held.clear

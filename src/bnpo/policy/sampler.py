@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from bnpo.policy.folder import refused_by
 from bnpo.policy.patches import (
     exchange_without_files,
     hold_wide_head,
-    prepare_reload,
+    prepare_reloads,
     rank_no_tokens,
 )
 from bnpo.policy.sampling import (
@@ -75,9 +75,11 @@ class Sampler:
                 use_tqdm_on_load=False,
                 **_device_arguments(settings),
             )
+        self._before_reload: list[Callable[[], object]] = []
         if not self._on_gpu:
             rank_no_tokens()
-            self._llm.apply_model(hold_wide_head)
+            [experts] = self._llm.apply_model(prepare_reloads)
+            self._before_reload = [*self._llm.apply_model(hold_wide_head), *experts]
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
         # This rank's number among those that share its engine
         self.place = get_tp_group().rank_in_group if launched else 0
@@ -100,18 +102,17 @@ class Sampler:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its
         answers are finished.
 
-        Answer j of a prompt is drawn with the prompt's seed plus j. With `greedy_too` one greedy
-        answer to each prompt comes in a group of its own. Exhaust this iterator: abandoned requests
-        stay in the engine. Raises RunError.
+        Answer j of a prompt is drawn with its seed plus j. With `greedy_too` one greedy answer to
+        each comes in a group of its own. Exhaust this iterator: abandoned requests stay in the
+        engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         # Cached prefixes change last bits, so a resumed run would differ
         self._llm.reset_prefix_cache()
         shares = self._of_sharing_ranks((prompts, seeds))
-        # The place of this rank's first prompt among those of the engine
-        first = sum(len(share) for share, _ in shares[: self.place])
-        own_prompts = range(first, first + len(prompts))
+        # This rank's prompts among those of the engine
+        first, count = sum(len(share) for share, _ in shares[: self.place]), len(prompts)
         prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
         parameters = partial(
             SamplingParams,
@@ -125,7 +126,6 @@ class Sampler:
         )
         # top_k 0: every token can be drawn
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
-        # (index of the prompt, whether the answer is greedy, parameters)
         requests = [(i, False, parameters(**drawn, seed=seed)) for i, seed in enumerate(seeds)]
         if greedy_too:
             requests += [(i, True, parameters(temperature=0.0)) for i in range(len(prompts))]
@@ -141,13 +141,11 @@ class Sampler:
             ]
             # A sum, since answers end in any order
             checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
-            if i in own_prompts:
+            if first <= i < first + count:
                 yield SampledGroup(i - first, greedy, answers)
         if len(set(self._of_sharing_ranks(checksum))) > 1:
-            raise RunError(
-                "ranks that share a sampler drew different tokens: its vLLM does not work with "
-                "several ranks"
-            )
+            problem = "ranks that share a sampler drew different tokens"
+            raise RunError(f"{problem}: its vLLM does not work with several ranks")
 
     def _run_engine(
         self, prompts: list[list[int]], requests: list[tuple[int, bool, "SamplingParams"]]
@@ -198,8 +196,8 @@ class Sampler:
         if self._on_gpu:
             torch.cuda.empty_cache()
             self._llm.wake_up(tags=["weights"])
-        else:
-            self._llm.apply_model(prepare_reload)
+        for forget in self._before_reload:
+            forget()
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         [held] = self._llm.apply_model(
             lambda model: dict(model.named_parameters(remove_duplicate=False))

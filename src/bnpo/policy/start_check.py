@@ -127,11 +127,8 @@ def own_score(
     small faults. If `rounded`, the embeddings are moved to the next number of their format, up or
     down at random.
     """
-    model, policy_head, head = (
-        learner.model,
-        learner.policy.head,
-        learner.model.get_output_embeddings(),
-    )
+    model, policy_head = learner.model, learner.policy.head
+    head = model.get_output_embeddings()
     rows = torch.tensor([prompt + answer for answer in answers], device=learner.device)
 
     def move(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> torch.Tensor:

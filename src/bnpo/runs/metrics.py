@@ -78,17 +78,10 @@ class Step:
         metrics |= _reward_metrics(batch, config, ranges)
         for k, fit in enumerate(self.fits):
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
-            values = {
-                "E": fit.mean,
-                "V": fit.variance,
-                "a": fit.a,
-                "b": fit.b,
-                "alpha": fit.alpha,
-                "beta": fit.beta,
-            }
-            metrics |= {
-                prefix + name: value for name, value in (values | {"edge": bool(fit.edge)}).items()
-            }
+            metrics |= {prefix + "E": fit.mean, prefix + "V": fit.variance}
+            for name in ("a", "b", "alpha", "beta"):
+                metrics[prefix + name] = getattr(fit, name)
+            metrics[prefix + "edge"] = bool(fit.edge)
         metrics = {name: float(value) for name, value in metrics.items()} | {
             "sync/difference": self.sync_difference
         }
