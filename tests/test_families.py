@@ -13,7 +13,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import chat_template
 from bnpo.files import ROOT, InputError
 from bnpo.policy.folder import (
     check_model,
@@ -23,6 +22,7 @@ from bnpo.policy.folder import (
     model_folder,
     refused_by,
 )
+from bnpo.prompts import chat_template
 from check_model import two_layers
 from conftest import python, refused, report_of, run_ranks, users_environment
 from families import (

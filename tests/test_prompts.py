@@ -5,19 +5,19 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import PRESETS, TINY_MODEL, parse_train_config
-from bnpo.data import (
+from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite, own_settings, suite_template
+from bnpo.files import ROOT, InputError
+from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import stated_answer
+from bnpo.prompts import (
     THINK_PROMPT,
-    Problem,
     asks_for_tags,
     chat_template,
     encode_prompt,
     render_prompt,
     stop_token_ids,
 )
-from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite, own_settings, suite_template
-from bnpo.files import ROOT, InputError
-from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import stated_answer
+from bnpo.tasks import Problem
 from conftest import refused
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: 😀'

@@ -19,8 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import demo
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.data import stop_token_ids
 from bnpo.files import ROOT
+from bnpo.prompts import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.folder import (
     EARLIER,

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import refused_by
 from bnpo.policy.patches import (
@@ -28,6 +27,7 @@ from bnpo.policy.sampling import (
     EngineSettings,
     SampledGroup,
 )
+from bnpo.prompts import stop_token_ids
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import
