@@ -234,7 +234,8 @@ def test_a_model_is_known_by_its_files(tmp_path, monkeypatch):
         shutil.copy(file, adapter)
     of_adapter = folder_of(adapter)
     assert of_adapter == folder_of(adapter) != folder
-    base.base_model.norm.weight.data += 1
-    base.save_pretrained(model)
+    changed = AutoModelForCausalLM.from_pretrained(tmp_path / "copy")
+    changed.model.norm.weight.data += 1
+    changed.save_pretrained(model)
     assert folder_of(model) != folder
     assert folder_of(adapter) != of_adapter
