@@ -48,9 +48,7 @@ def line_of(error: BaseException) -> str:
 
 
 def unwritable(error: BaseException) -> str:
-    """Return the path that the system refused to write (no permission, a read-only or full disk, a
-    quota) according to an error and its causes, or nothing.
-    """
+    """Return the path that could not be written according to an error and its causes, or ''."""
     kinds = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
     cause: BaseException | None = error
     while cause:
@@ -102,9 +100,7 @@ def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
 
 @contextmanager
 def writing(path: Path, cure: str = "") -> Iterator[None]:
-    """Turn an error of writing `path`, or files in it, into an InputError, which ends with `cure`
-    or how to resume.
-    """
+    """Turn an error of writing `path` into an InputError that ends with `cure`, or --resume."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -113,18 +109,13 @@ def writing(path: Path, cure: str = "") -> Iterator[None]:
             raise
         if not cure:
             denied = isinstance(error, PermissionError)
-            cure = f"Earlier files are complete. {'Make it writable' if denied else FREE_SPACE}, "
-            cure += "then continue with --resume"
+            first = "Make it writable" if denied else "Free some disk space"
+            cure = f"Earlier files are complete. {first}, then continue with --resume"
         raise InputError(f"{path}: cannot be written ({_reason(error)}); {cure}") from error
 
 
-FREE_SPACE = "Free some disk space"
-
-
 def let_others_read(folder: Path) -> None:
-    """Give the weights below `folder` the permissions that new files have. The library that writes
-    them lets only their owner read them.
-    """
+    """Give the weights below `folder` the permissions of new files: safetensors writes 0600."""
     umask = os.umask(0o077)  # it can only be read by setting it
     os.umask(umask)
     for file in folder.rglob("*.safetensors"):
@@ -140,9 +131,7 @@ def delete(path: Path) -> None:
 
 
 def lock(folder: Path, refusal: str) -> "FileLock":
-    """Create `folder` and lock it while this process lives. Raises OSError, or InputError with
-    the text `refusal`.
-    """
+    """Create `folder` and lock it while this process lives, or raise `refusal` or OSError."""
     from filelock import FileLock, Timeout  # here, since workers of the grader do not need it
 
     folder.mkdir(parents=True, exist_ok=True)

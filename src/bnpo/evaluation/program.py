@@ -66,43 +66,37 @@ class EvalConfig:
     """
 
     ckpt: str = ""
-    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name (OWNER/NAME or
-    OWNER/NAME@REVISION), or the folder of a training run (<run> or <run>/last for its last
-    checkpoint, <run>/best for its best)."""
+    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name
+    (OWNER/NAME@REVISION), or a run: <run> or <run>/last for its last checkpoint, <run>/best."""
     regrade: Path | None = None
-    """Grade the samples in this folder of an evaluation again by `default`, `paper` and the rule of
-    the scores, without a model, and show which verdicts change. Of the other flags, only
-    --grader may be given."""
+    """Grade the samples in this folder of an evaluation again, without a model, and show which
+    verdicts change. Of the other flags, only --grader may be given."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
-    """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025,
-    contests-2026) or the path of a JSON file. `auto` uses the suite of the preset that trained
-    --ckpt, and paper for other models."""
+    """Evaluation suite: a name from evals/, such as paper or school, or the path of a JSON file.
+    `auto` is the suite of the preset that trained --ckpt, and paper for other models."""
     repetitions: tuple[str, ...] = ()
-    """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N
-    for one."""
+    """Answers to each problem: N for all data sets, or NAME=N for one."""
     limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
-    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. To continue a
-    stopped evaluation, repeat its command."""
+    """Folder for the results, by default evals/results/<suite>-<model>-<hash>."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[
         str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")
     ] = None
-    """Rule that decides what is right: this project's (`default`), that of the paper's released
-    code (`paper`), the last number of a text (`last_number`), or a function of your own like a
-    reward, where 1 means right. Without the flag, the suite decides."""
+    """Rule that decides what is right: this project's (`default`), the paper's released code
+    (`paper`), the last number of a text (`last_number`), or a function of your own, where 1 means
+    right. Without the flag, the suite decides."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is float32 on CPUs, bfloat16 on GPUs, and float16 on
     GPUs without bfloat16, such as a T4."""
     data_parallel: Positive[int | None] = None
-    """Number of samplers that work side by side, by default as many as the GPUs allow, or one on
-    CPUs."""
+    """Number of samplers side by side, by default as many as the GPUs allow, or one on CPUs."""
     tensor_parallel: Positive[int] = 1
-    """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
+    """Number of GPUs per sampler, for a model that does not fit on one."""
     gpu_memory: Share = 0.9
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
@@ -110,8 +104,7 @@ class EvalConfig:
     planning: Planning = Planning()
 
 
-# The suite that `--suite auto` selects for checkpoints of these presets. All other models get
-# `paper`.
+# The suite that `--suite auto` selects for checkpoints of these presets
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
 # A model to evaluate: its folder, what is sampled from it, the samples so far
 Job = tuple[Path, Evaluation, Samples]
@@ -131,7 +124,6 @@ def run(config: EvalConfig) -> Outcome:
     check(config)
     if config.regrade:
         return regrade(config.regrade, config.grader)
-    # Imports torch, which takes seconds: only after `check` has passed
     from bnpo.ranks import visible_gpus
 
     gpus = visible_gpus()
@@ -282,8 +274,8 @@ def evaluate_live(
 ) -> dict:
     """Evaluate the policy that `sampler` holds, and return the results. A collective.
 
-    `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and
-    results.json to a folder of the same name in the run's evals/, like `python eval.py`.
+    Rank 0 writes them to a folder in the run's evals/, named after `checkpoint`, the folder where
+    this policy would be saved.
     """
     import torch.distributed as dist
 
@@ -308,8 +300,7 @@ def evaluate_live(
 def regrade(folder: Path, rule: str | None) -> Outcome:
     """Grade all samples of a finished evaluation by all rules, and write its files anew.
 
-    `rule` is that of the scores; None keeps the old one. If the problems have changed, the
-    regrade is refused.
+    `rule` is that of the scores; None keeps the old one.
     """
     protocol = read_json(folder / "protocol.json", "--regrade needs a folder that eval.py wrote")
     evaluation = _kept_evaluation(folder, protocol, rule)
@@ -350,12 +341,9 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
 def _kept_evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
     """Return the evaluation in `folder`, to be graded by all rules and scored by `rule`."""
     try:
+        rules = {"grader": rule or protocol["grader"], "both_rules": True}
         # The hash of every data set is among the fields, so other problems are refused.
-        suite_fields = protocol["suite"] | {
-            "grader": rule or protocol["grader"],
-            "both_rules": True,
-        }
-        suite = TypeAdapter(Suite).validate_python(suite_fields)
+        suite = TypeAdapter(Suite).validate_python(protocol["suite"] | rules)
         seed, tags = protocol["seed"], protocol["answer_tags"]
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(
@@ -382,10 +370,10 @@ def _changed_verdicts(old: Record, new: Record, reference: str) -> list[dict]:
 def fleet(
     model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings, sampling: dict
 ) -> Iterator[SampledGroup]:
-    """Yield the groups of `Sampler.sample(**sampling)` as they end, from `replicas` samplers.
+    """Yield the groups of `Sampler.sample(**sampling)` as they end, from `replicas` processes.
 
-    Each sampler is a process with its own GPUs, or its share of the cores. Raises RuntimeError if
-    one of them dies, and what RunError one raises.
+    Each has its own GPUs, or its share of the cores. Raises the RunError of a process, or
+    RuntimeError if one dies.
     """
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     size, cores = settings.tensor_parallel, max(1, len(os.sched_getaffinity(0)) // replicas)
@@ -393,8 +381,7 @@ def fleet(
     try:
         for i in range(replicas):
             pipe, far_end = context.Pipe(duplex=False)
-            # Member i gets the prompts i, i + replicas, ...: neighbours are often equally long, so
-            # shares are even.
+            # Neighbours are often equally long, so shares are even.
             share = range(i, len(sampling["prompts"]), replicas)
             variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
             if gpus:
@@ -441,8 +428,7 @@ def _receive(pipe: Connection, process: Process) -> SampledGroup | None:
 
 def gpu_variables(gpus: Sequence[str]) -> dict[str, str]:
     """Return the environment of a sampler on these GPUs, as CUDA_VISIBLE_DEVICES names them."""
-    # vLLM writes compiled code, not atomically, to a folder named after the model and the rank,
-    # which is 0 in each sampler: so samplers on different GPUs have different folders.
+    # vLLM writes compiled code, not atomically, to a folder named after the model only
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.environ.get("VLLM_CACHE_ROOT") or os.path.join(caches, "vllm")
     own = os.path.join(root, "gpus-" + "-".join(name.strip() for name in gpus))
@@ -457,9 +443,7 @@ def _serve(
     sampling: dict,
     share: range,
 ) -> None:
-    """Run a member's process: send the groups of its share of the prompts and None, or a RunError,
-    or the traceback of another error.
-    """
+    """Send the groups of a member's share of the prompts and None, a RunError, or a traceback."""
     # A member must not outlive an evaluator that was killed
     signal_when_readable(multiprocessing.parent_process().sentinel, signal.SIGKILL)
     os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores

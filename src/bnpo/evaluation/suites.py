@@ -89,9 +89,7 @@ def load_suite(name: str) -> Suite:
 def override(
     suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None
 ) -> Suite:
-    """Return `suite` with --repetitions, --limit and --grader. At temperature 0 every problem is
-    answered once, and a line says so.
-    """
+    """Return `suite` with --repetitions, --limit and --grader, and 1 repetition if it is greedy."""
     datasets = dict(suite.datasets)
     for entry in repetitions:
         name, _, count = entry.rpartition("=")
@@ -180,9 +178,7 @@ LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
 def check_references(
     problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str
 ) -> None:
-    """Raise InputError if no answer can match many of the references: their rewards would always
-    be 0.
-    """
+    """Raise InputError if no answer can match many of the references: rewards would stay 0."""
     if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
         return  # a function of the user's may need no reference
     checks = {"is empty": [p for p in problems if not p.answer.strip()]}
@@ -221,8 +217,8 @@ def suite_template(suite: Suite, tokenizer) -> str:
 
 
 def own_settings(suite: Suite, grader: str, tokenizer) -> list[str]:
-    """Return a line for each setting of `suite` that differs from the training's: the prompt of
-    `tokenizer`, which the suite replaces, and the rule `grader`, which replaces the suite's.
+    """Return lines on what differs from training: the suite's prompt, and its rule, which is not
+    used.
     """
     lines, template = [], suite_template(suite, tokenizer)
     if render_prompt(tokenizer, "1+2=?", template) != render_prompt(tokenizer, "1+2=?"):

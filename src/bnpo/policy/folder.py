@@ -39,12 +39,11 @@ def model_folder(
     tensors: bool = True,
     adapters: bool = True,
 ) -> Path:
-    """Return the local folder of `model`: a folder, a run (its last checkpoint) or a hub name,
-    which is downloaded, without `weights` if they are not asked for.
+    """Return the local folder of `model`: a folder, a run (its last checkpoint), or a hub name,
+    which is downloaded (with `weights`, if asked for).
 
-    Weights must be complete: their files or, with `tensors`, also every tensor (needs torch). The
-    revision is that of OWNER/NAME@REVISION, else `revision`. LoRA adapters are refused unless
-    `adapters`.
+    Files of weights must be whole and, with `tensors`, have every tensor (needs torch). LoRA
+    adapters are refused unless `adapters`.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
     folder = local_folder(model) or _download(model, revision, needed)
@@ -135,10 +134,7 @@ def model_hash(folder: Path) -> str:
 
 
 def adapter_base(folder: Path) -> Path | None:
-    """Return the folder of the model under the LoRA adapter in `folder`. None: it is no adapter.
-
-    Raises InputError if the model is missing, or if the adapter does more than add B A to weights.
-    """
+    """Return the folder of the model under the LoRA adapter in `folder`. None: it is no adapter."""
     file = folder / "adapter_config.json"
     if not file.is_file():
         return None
@@ -167,9 +163,7 @@ def adapter_base(folder: Path) -> Path | None:
 
 @contextmanager
 def whole_model(folder: Path) -> Iterator[Path]:
-    """Yield a folder with all weights: `folder` or, for an adapter, its subfolder MERGED or a
-    temporary one with merged weights.
-    """
+    """Yield a folder with all weights: of an adapter, its subfolder MERGED or a temporary one."""
     base, merged = adapter_base(folder), folder / MERGED
     if base is None or merged.is_dir():
         yield merged if base else folder
@@ -211,8 +205,8 @@ def _indexed_files(folder: Path) -> list[Path]:
 
 
 def check_one_model(folder: Path) -> None:
-    """Raise InputError if vLLM would read other weights in `folder` than transformers: it reads the
-    files of the index or, without one, all. (In training, it gets the learner's weights.)
+    """Raise InputError if vLLM, which reads the files of the index or all, would not read the
+    weights that transformers reads.
     """
     own = folder / "model.safetensors"
     read = _indexed_files(folder) or folder.glob("*.safetensors")
@@ -227,10 +221,9 @@ def check_one_model(folder: Path) -> None:
 def check_tensors(folder: Path) -> None:
     """Raise InputError unless the files have every tensor of the model, in its shape.
 
-    transformers fills a missing tensor with random numbers, and only warns. Its own loader decides
-    here, on tensors without memory: it renames, joins and ties tensors. Only headers of files are
-    read. Quantised models and those that are no causal language models of transformers, which
-    cannot be trained, are not checked.
+    transformers fills a missing tensor with random numbers, and only warns. Its own loader, which
+    renames, joins and ties tensors, decides here on tensors without memory. Models that cannot be
+    trained are not checked.
     """
     import torch
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -293,9 +286,7 @@ def _some(names: list[str]) -> str:
 def _loading_report(
     model_class: type, config: "PretrainedConfig", stored: dict
 ) -> tuple[set[str], list[str]]:
-    """Return the names of weights that transformers would make up if it loaded the tensors
-    `stored`, and of tensors that it would not use.
-    """
+    """Return which weights transformers would make up, and which of `stored` it would not use."""
     from transformers.utils import logging
 
     shows_bars = logging.is_progress_bar_enabled()
@@ -321,9 +312,7 @@ def _loading_report(
 
 
 def check_finite(folder: Path) -> None:
-    """Raise InputError if a weight of the model or adapter, or of the adapter's base, is NaN or
-    infinite. Reads all weights.
-    """
+    """Raise InputError if a weight of the model, or of the adapter's base, is not finite."""
     import torch
 
     base, merged = adapter_base(folder), folder / MERGED
@@ -387,15 +376,13 @@ def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
 
 
 def check_model(folder: Path, longest: int) -> None:
-    """Raise InputError if the learner cannot train the model on `longest` tokens. Reads no
-    weights.
-    """
+    """Raise InputError if the learner cannot train the model on `longest` tokens."""
     for reason in _obstacles(folder, longest):
         raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
 
 
 def _obstacles(folder: Path, longest: int) -> Iterator[str]:
-    """Yield why the learner cannot train a model. Its code runs only if its settings allow it."""
+    """Yield why the learner cannot train a model; settings come before code that they may break."""
     from torch.nn import Conv1d
 
     config = model_config(folder)

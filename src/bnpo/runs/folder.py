@@ -48,9 +48,7 @@ def lock_run(folder: Path) -> FileLock:
 
 
 def check_output_dir(config: TrainConfig) -> None:
-    """Raise InputError if the folder of a new run holds a run, without --overwrite, or other
-    files of such names.
-    """
+    """Raise InputError if the folder of a new run holds a run, or other files of such names."""
     folder, earlier = config.folder.output_dir, config.folder.output_dir / EARLIER
     found = [*_run_files(folder), *_run_files(earlier)]
     # A start that failed before it claimed the folder may have left an error.txt
@@ -116,9 +114,7 @@ def _move_aside(folder: Path) -> None:
 
 
 def put_back(folder: Path) -> bool:
-    """Move the earlier run back, in place of the new one, and return whether there was one. Raises
-    OSError.
-    """
+    """Move the earlier run back, in place of the new one. Return whether there was one."""
     earlier = folder / EARLIER
     if not (earlier / "config.json").exists():
         return False
@@ -154,9 +150,7 @@ def _run_files(folder: Path) -> list[Path]:
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:
-    """Raise InputError if settings or data of a resumed run changed, except those in FREE or
-    --allow-changes.
-    """
+    """Raise InputError if settings or data of a resumed run changed that may not."""
     folder = config.folder.output_dir
     new = flat_settings(config, **data_facts)
     allowed = {name.replace("-", "_") for name in config.folder.allow_changes}
