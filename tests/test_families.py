@@ -140,17 +140,14 @@ def edit_json(file: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}},
-            "transformers cannot run this",
-        ),
-        ({"hidden_size": "wide"}, "transformers cannot run this model"),
-        ({"pad_token_id": 288}, "pad_token_id 288 lies beyond the embedding, whose 288 rows"),
+        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, ".*"),
+        ({"hidden_size": "wide"}, ".*"),
+        ({"pad_token_id": 288}, "AssertionError: Padding_idx must be within"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes, message, model):
     edit_json(model / "config.json", **changes)
-    with refused(rf"config\.json: {message}"):
+    with refused(rf"transformers cannot run this model \({message}"):
         check_model(model, 192)
 
 
@@ -238,14 +235,13 @@ def test_a_model_of_the_hub_is_downloaded_in_the_revision_that_is_named(tmp_path
     assert unwritable.startswith(named)
 
 
-NO_REVISION = "what follows the @ is no revision of the hub; write OWNER/NAME@REV"
-NO_NAME = "no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B"
+NO_NAME = "no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B, which @REVISION"
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        *((f"Qwen/Qwen3-0.6B@{end}", NO_REVISION) for end in ("", "a@b", "a b", "/main")),
+        *((f"Qwen/Qwen3-0.6B@{end}", NO_NAME) for end in ("", "a@b", "a b", "/main")),
         *((name, NO_NAME) for name in ("Qwen3-0.6B@main", "/models/Qwen3@main", "@main")),
         *((f"me/model@{end}", None) for end in (COMMIT, "4a83ca6", "v1.0-rc_2", "refs/pr/1")),
     ],

@@ -17,6 +17,7 @@ import soak
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+import demo
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT
 from bnpo.prompts import stop_token_ids
@@ -346,6 +347,23 @@ def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
     (run / "config.json").unlink()
     (run / "error.txt").write_text("of a start that failed before it wrote more")
     check_output_dir(overwriting(run))
+
+
+def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):
+    folder, old = tmp_path / "demo", tmp_path / "demo.old"
+    for mine in (folder, old):
+        mine.mkdir()
+        (mine / "thesis.tex").write_text("mine")
+        with refused(f"{mine}: holds no demo; move it away, or choose another --output-dir"):
+            demo.move_aside(folder)
+        (mine / "thesis.tex").unlink()
+    (folder / "base").mkdir()
+    for name in ("base/protocol.json", "summary.json"):
+        (folder / name).touch()
+    for _ in range(2):  # the second time there is none, as after a demo that failed
+        assert demo.move_aside(folder) == old
+        assert not folder.exists()
+        assert (old / "summary.json").exists()
 
 
 OTHER_LAUNCHERS = dict.fromkeys(

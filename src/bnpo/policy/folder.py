@@ -97,14 +97,11 @@ def local_folder(model: str) -> Path | None:
             f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it"
         )
     name, revision = split_revision(model)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
+    is_name = name.count("/") == 1 and name[0] not in "./~" and name[-1] != "/"
+    if not is_name or (revision is not None and not re.fullmatch(REVISION, revision)):
         raise InputError(
-            f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B"
-        )
-    if revision is not None and not re.fullmatch(REVISION, revision):
-        raise InputError(
-            f"{model}: no such model folder, and what follows the @ is no revision of the hub; "
-            "write OWNER/NAME@REVISION with a commit, tag or branch"
+            f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B, which "
+            "@REVISION may follow: a commit, tag or branch"
         )
     return None
 
@@ -155,9 +152,9 @@ def adapter_base(folder: Path) -> Path | None:
     try:
         return model_folder(base, settings.get("revision"))
     except InputError as error:
-        cure = "put it there, or correct base_model_name_or_path in adapter_config.json"
         raise InputError(
-            f"{folder}: the base model of this LoRA adapter was not found ({error}); {cure}"
+            f"{folder}: the base model of this LoRA adapter was not found ({error}); put it there, "
+            "or correct base_model_name_or_path in adapter_config.json"
         ) from error
 
 
@@ -354,18 +351,9 @@ def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
     """Return a model's configuration, whose context must have `longest` tokens."""
     from transformers import AutoConfig
 
-    file = folder / "config.json"
-    with refused_by("transformers", str(file)):
+    with refused_by("transformers", str(folder / "config.json")):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    text_config = config.get_text_config()
-    rows = getattr(text_config, "vocab_size", None)
-    padding = getattr(text_config, "pad_token_id", None)
-    if rows and padding and padding >= rows:
-        raise InputError(
-            f"{file}: pad_token_id {padding} lies beyond the embedding, whose {rows} rows "
-            "(vocab_size) are numbered from 0; correct one of the two"
-        )
-    context = getattr(text_config, "max_position_embeddings", longest)
+    context = getattr(config.get_text_config(), "max_position_embeddings", longest)
     if longest > context:
         raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, "
