@@ -107,8 +107,7 @@ def _load(source: str, columns: Columns) -> tuple[list[Problem], str | None]:
         except InputError:
             raise
         except Exception as error:  # a dozen kinds, of four libraries
-            path = unwritable(error)
-            fault, cure = "cannot be read", ADVICE.get(kind, "check the file")
+            path, fault, cure = unwritable(error), "cannot be read", ADVICE.get(kind, "check it")
             if path and not Path(path).is_relative_to(source.partition("#")[0]):
                 fault = f"the cache of data sets cannot be written, {path}"
                 cure = "set HF_HOME to a folder that can"
@@ -127,7 +126,7 @@ ADVICE = {
 
 
 def _kind(source: str) -> str:
-    """Return hub, folder, csv, parquet or lines. Raises InputError if nothing is there."""
+    """Return hub, folder, csv, parquet or lines."""
     if source.startswith("hub:") and ",hub:" not in source:
         return "hub"
     if _folder_and_config(source):

@@ -257,10 +257,10 @@ def check_tensors(folder: Path) -> None:
         tied = model.all_tied_weights_keys.keys() - missing
         absent = [name for name in whole if name not in shapes and name not in tied]
         absent = absent or sorted(missing)
-        problem = f"its weights lack {len(absent)} of {len(whole)} tensors: {_some(absent)}"
-        if others := [name for name in shapes if name.endswith(f".{absent[0]}")]:
-            problem += f" (there is {others[0]})"
-        raise InputError(f"{folder}: {problem}; {COPY_AGAIN}, or use another model")
+        raise InputError(
+            f"{folder}: its weights lack {len(absent)} of {len(whole)} tensors: {_some(absent)}; "
+            f"{COPY_AGAIN}, or use another model"
+        )
     # A layer or a bias more than config.json says is a part of this model. All else, such as a
     # value head, belongs to another one, and is ignored as transformers does.
     owners = {_owner(name) for name in model.state_dict()}

@@ -97,8 +97,7 @@ def save_checkpoint(
             flush(folder.parent)
             link_checkpoints(run, progress)
             delete_old_checkpoints(run, keep)
-    # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint
-    # has its name.
+    # A rank that fails in the next step must not end rank 0 before the checkpoint has its name.
     dist.barrier()
 
 
