@@ -134,14 +134,13 @@ def run(config: EvalConfig) -> Outcome:
             f"{len(gpus)} GPUs are visible; lower one of the two"
         )
     jobs = prepare_jobs(config, number_format(config.dtype, gpus))
-    suite = jobs[0][1].suite
-    grader = Grader(grader=suite.grader)
+    (_, evaluation, samples), comparison = jobs[0], None
+    grader = Grader(grader=evaluation.suite.grader)
     results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
     grader.close()
-    (_, _, samples), comparison = jobs[0], None
     if config.base:
         _, _, base = jobs[1]
-        paired = compare(suite, base.records.values(), samples.records.values())
+        paired = compare(evaluation.suite, base.records.values(), samples.records.values())
         comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
         with writing(samples.folder, REPEAT):
             write_json(samples.folder / "comparison.json", comparison)
@@ -198,8 +197,7 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
     evaluations = []
     for name in names:
         folder = models.model_folder(name, weights=False)
-        longest = suite.max_prompt_tokens + suite.max_answer_tokens
-        tokenizer = models.load_tokenizer(folder, longest)
+        tokenizer = models.load_tokenizer(folder, suite.longest)
         evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
         models.check_prompts(folder, tokenizer, list(chain(*evaluation.prompts.values())))
         evaluations.append(evaluation)
@@ -220,8 +218,7 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
 
 def results_folder(suite: str, ckpt: str, protocol: dict) -> Path:
     """Return the default folder of an evaluation: one that holds it already, or a new name."""
-    # The model is known by its hash, whatever its name. The settings of its training change when
-    # the run is resumed.
+    # The hash is the model's identity. The settings of its training change when it is resumed.
     identity = {key: protocol[key] for key in protocol.keys() - {"ckpt", "run"}}
     digest = hashlib.sha256(json.dumps(identity, default=str, sort_keys=True).encode()).hexdigest()
     results = ROOT / "evals" / "results"
@@ -239,7 +236,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
     if missing:
         settings = EngineSettings(
-            max_tokens=evaluation.suite.max_prompt_tokens + evaluation.suite.max_answer_tokens,
+            max_tokens=evaluation.suite.longest,
             dtype=samples.protocol["dtype"],
             gpu_memory=config.gpu_memory,
             sequences=math.ceil(len(missing) / replicas),

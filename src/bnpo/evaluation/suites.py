@@ -58,6 +58,11 @@ class Suite:
         """The rules that grade every answer. The first one is the rule of the scores."""
         return tuple(dict.fromkeys((self.grader, *(BOTH_RULES if self.both_rules else ()))))
 
+    @property
+    def longest(self) -> int:
+        """The most tokens of prompt plus answer."""
+        return self.max_prompt_tokens + self.max_answer_tokens
+
 
 def load_suite(name: str) -> Suite:
     """Read evals/<name>.json, or the file `name` itself if it ends in .json."""
@@ -250,5 +255,5 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[lis
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
     """Return the most tokens of prompt plus answer, in training and in evaluations by `suite`."""
-    settings = (config.sampling, suite or config.sampling)
-    return max(part.max_prompt_tokens + part.max_answer_tokens for part in settings)
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    return max(longest, suite.longest if suite else 0)
