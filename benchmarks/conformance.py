@@ -34,7 +34,7 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.loss import token_weights
 from bnpo.config import TINY_MODEL, Aggregation
-from bnpo.data import stop_token_ids
+from bnpo.prompts import stop_token_ids
 
 MAX_TOKENS = 4
 CLOSE = 1e-3

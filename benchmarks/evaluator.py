@@ -23,13 +23,14 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import sampling_seeds, stop_token_ids
+from bnpo.data import sampling_seeds
 from bnpo.evaluation.protocol import Evaluation, Samples
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import load_tokenizer
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
+from bnpo.prompts import stop_token_ids
 
 from vllm import SamplingParams  # isort: skip
 

@@ -37,9 +37,10 @@ from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.algorithm.estimators import Method
 from bnpo.config import TrainConfig, parse_train_config
-from bnpo.data import encode_problems, load_sources, questions_at, stop_token_ids
+from bnpo.data import load_sources, questions_at
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import model_folder
+from bnpo.prompts import encode_problems, stop_token_ids
 from bnpo.ranks import gather
 from bnpo.runs.prepare import prepare_tokenizer
 

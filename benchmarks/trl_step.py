@@ -33,12 +33,13 @@ from transformers import AutoModelForCausalLM, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from bnpo.config import TrainConfig, flat_settings, parse_train_config, with_settings
-from bnpo.data import encode_problems, load_sources, stop_token_ids
+from bnpo.data import load_sources
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import load_suite
 from bnpo.files import write_json
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import model_folder
+from bnpo.prompts import encode_problems, stop_token_ids
 from bnpo.runs.prepare import prepare_tokenizer
 
 

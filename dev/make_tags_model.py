@@ -25,7 +25,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import THINK_PROMPT
+from bnpo.prompts import THINK_PROMPT
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 

@@ -29,7 +29,8 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from bnpo.data import MAX_TERMS, chat_template, draw_arithmetic, encode_prompt, latex
+from bnpo.prompts import chat_template, encode_prompt
+from bnpo.tasks import MAX_TERMS, draw_arithmetic, latex
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + "

@@ -34,7 +34,8 @@ def write(folder: Path, tokenizer_dir: Path, problems: Path) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from bnpo.data import encode_prompt, load_problems
+    from bnpo.data import load_problems
+    from bnpo.prompts import encode_prompt
 
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)

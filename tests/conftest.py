@@ -283,9 +283,10 @@ def _rank_server() -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
 
 
-def report_of(ranks: int, program: str, *arguments: object):
+def report_of(ranks: int, program: str, *arguments: object, check: bool = True):
     """Return what a program of tests/programs reports on `ranks` ranks."""
-    output = run_ranks(ranks, f"tests/programs/{program}.py", *arguments).stdout
+    output = run_ranks(ranks, f"tests/programs/{program}.py", *arguments, check=check).stdout
+    assert "REPORT " in output, output[-5000:]
     return json.loads(output.rpartition("REPORT ")[2].splitlines()[0])
 
 

@@ -3,21 +3,12 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
-SHAPE |= {"num_key_value_heads": 2, "max_position_embeddings": 512}
+SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 16}
-GRANITE = {
-    "logits_scaling": 8.0,
-    "embedding_multiplier": 12.0,
-    "residual_multiplier": 0.22,
-    "attention_dropout": 0.1,
-}
+GRANITE = {"logits_scaling": 8.0, "embedding_multiplier": 12.0, "residual_multiplier": 0.22}
+GRANITE |= {"attention_dropout": 0.1, "attention_multiplier": 0.0156}
 TRAINED = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
@@ -28,7 +19,7 @@ TRAINED = {
     "phi3": {},
     "olmo2": {},
     "smollm3": {},
-    "granite": GRANITE | {"attention_multiplier": 0.0156},
+    "granite": GRANITE,
     "qwen3_moe": EXPERTS | {"head_dim": 32},
     "mixtral": {"num_local_experts": 4},
 }
@@ -36,39 +27,21 @@ TRAINED = {
 
 MIXED_LAYERS = {"sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]}
 GROUPS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
-PLAIN = [
-    "arcee",
-    "cohere",
-    "ernie4_5",
-    "gpt2",
-    "hyperclovax",
-    "jais2",
-    "nanochat",
-    "olmo",
-    "opt",
-    "phi",
-]
-ALSO_TRAINED = {family: {} for family in PLAIN}
-WITH_HEAD_SIZE = ["glm", "glm4", "helium", "hunyuan_v1_dense", "ministral3", "seed_oss"]
-ALSO_TRAINED |= {family: {"head_dim": 32} for family in WITH_HEAD_SIZE}
+PLAIN = "arcee cohere ernie4_5 gpt2 hyperclovax jais2 nanochat olmo opt phi"
+ALSO_TRAINED = {family: {} for family in PLAIN.split()}
+WITH_HEAD_SIZE = "glm glm4 helium hunyuan_v1_dense ministral3 seed_oss"
+ALSO_TRAINED |= {family: {"head_dim": 32} for family in WITH_HEAD_SIZE.split()}
+GEMMA4 = {"head_dim": 32, "global_head_dim": 32, "sliding_window": 16, "num_kv_shared_layers": 0}
+GEMMA4 |= {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 320}
+GRANITE_MOE = {"num_local_experts": 4, "num_experts_per_tok": 2}
 ALSO_TRAINED |= {
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     "exaone4": MIXED_LAYERS,
     "exaone_moe": EXPERTS | {"sliding_window": 16},
-    "gemma4_text": {
-        "head_dim": 32,
-        "global_head_dim": 32,
-        "sliding_window": 16,
-        "num_kv_shared_layers": 0,
-    }
-    | {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 320},
+    "gemma4_text": GEMMA4,
     "glm4_moe": EXPERTS | GROUPS | {"head_dim": 32},
-    "granitemoe": {"num_local_experts": 4, "num_experts_per_tok": 2},
-    "granitemoeshared": {
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "shared_intermediate_size": 64,
-    },
+    "granitemoe": GRANITE_MOE,
+    "granitemoeshared": GRANITE_MOE | {"shared_intermediate_size": 64},
     "hunyuan_v1_moe": {"head_dim": 32, "num_experts": 4, "moe_topk": 2},
     "mellum": EXPERTS | {"head_dim": 32, "sliding_window": 16},
     "ministral": {"head_dim": 32, "sliding_window": 16},
@@ -96,15 +69,12 @@ NOT_TRAINED = {
 }
 """Settings beside SHAPE, and why the family is refused before a model is loaded."""
 
-
+OTHERWISE = "vLLM computes this model otherwise than its own code in transformers"
 REFUSED_LATER = {
-    "cohere2": (
-        MIXED_LAYERS,
-        "vLLM computes this model otherwise than its own code in transformers",
-    ),
+    "cohere2": (MIXED_LAYERS, OTHERWISE),
     "diffllama": ({}, "vLLM cannot run this model"),
     "gpt_neox": ({}, "vLLM cannot run this model"),
-    "persimmon": ({}, "vLLM computes this model otherwise than its own code in transformers"),
+    "persimmon": ({}, OTHERWISE),
 }
 """As NOT_TRAINED. Only the proof before the first update sees the reason."""
 

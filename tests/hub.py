@@ -45,35 +45,21 @@ def hub(
                 return self.send(404, b"", {"X-Error-Code": "RepoNotFound"})
             if gated:
                 return self.send(403, b"", {"X-Error-Code": "GatedRepo"})
+            path = "/".join(rest[2:])
+            if not api and path in files:
+                digest = hashlib.sha256(files[path]).hexdigest()
+                return self.send(200, files[path], {"ETag": f'"{digest}"', "X-Repo-Commit": commit})
             if not api:
-                file = "/".join(rest[2:])
-                return (
-                    self.file(file)
-                    if file in files
-                    else self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
-                )
+                return self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
+            content = {"id": name, "sha": commit}
+            content |= {"siblings": [{"rfilename": file} for file in files]}
             if rest[:1] in (["tree"], ["paths-info"]):
-                folder = "/".join(rest[2:])
-                listed = [
-                    file
-                    for file in files
-                    if file.startswith(folder) and (paths is None or file in paths)
-                ]
-                content: object = [
+                listed = [f for f in files if f.startswith(path) and (paths is None or f in paths)]
+                content = [
                     {"type": "file", "path": file, "size": len(files[file]), "oid": commit}
                     for file in listed
                 ]
-            else:
-                content = {
-                    "id": name,
-                    "sha": commit,
-                    "siblings": [{"rfilename": file} for file in files],
-                }
             self.send(200, json.dumps(content).encode(), {"Content-Type": "application/json"})
-
-        def file(self, path: str) -> None:
-            digest = hashlib.sha256(files[path]).hexdigest()
-            self.send(200, files[path], {"ETag": f'"{digest}"', "X-Repo-Commit": commit})
 
         def send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
             self.send_response(status)

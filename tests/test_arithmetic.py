@@ -5,8 +5,9 @@ from itertools import accumulate, combinations
 import pytest
 from make_tiny_model import spellings
 
-from bnpo.data import SPLITS, built_in_problems, latex, load_problems
+from bnpo.data import load_problems
 from bnpo.evaluation.suites import dataset_problems, load_suite
+from bnpo.tasks import SPLITS, built_in_problems, latex
 
 
 def test_splits_never_overlap_whatever_the_seed():

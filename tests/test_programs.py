@@ -10,69 +10,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import ModelCard
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.config import TINY_MODEL, flat_settings, parse_train_config
-from bnpo.data import Columns, built_in_problems, content_hash, load_problems
+from bnpo.config import TINY_MODEL
+from bnpo.data import Columns, content_hash, load_problems
 from bnpo.files import write_json_lines
-from bnpo.report.run_files import summary
 from bnpo.rollouts import trained_groups
 from bnpo.runs.checkpoint import find_checkpoint
-from conftest import json_lines, make_model, refused, run_ranks
+from bnpo.tasks import built_in_problems
+from conftest import json_lines, make_model, run_ranks
 
 pytestmark = pytest.mark.sampler
-
-
-def parsed(*flags: str) -> dict:
-    return flat_settings(parse_train_config(["--preset", "tiny", *flags], has_cuda=False)[0])
-
-
-@pytest.mark.parametrize(
-    ("flag", "value"),
-    [
-        *((flag, 0) for flag in ("eval_every", "save_every", "rollouts_every", "keep", "steps")),
-        *((flag, 0) for flag in ("watch_questions", "resample_rounds", "warmup_steps", "seed")),
-        *((flag, None) for flag in ("top_k", "importance_cap")),
-    ],
-)
-def test_0_switches_off_and_is_refused_nowhere_else(flag, value):
-    settings = parsed(f"--{flag}", "0")
-    assert settings == parsed() | {flag: value}
-    assert type(settings[flag]) is type(value)
-
-
-@pytest.mark.parametrize("flag", ["--epochs", "--lr", "--max-bad-steps", "--mini-batches"])
-def test_0_is_refused_where_every_run_needs_a_value(flag):
-    with refused(f"^{flag}: is 0.*, must be greater than 0"):
-        parsed(flag, "0")
-
-
-@pytest.mark.parametrize(
-    ("flags", "hint"),
-    [
-        (["--rewards", "accuracy", "format"], "--rewards accuracy,format"),
-        (["--rewards=accuracy,", "format", "--lr", "1e-3"], "--rewards accuracy,format"),
-        (["--allow_changes", "lr", "seed"], "--allow-changes lr,seed"),
-    ],
-)
-def test_names_that_are_separated_by_blanks_get_a_hint(flags, hint):
-    with refused(f"separate names by commas, without blanks: {hint}$"):
-        parsed(*flags)
-
-
-def test_a_mistyped_flag_gets_the_right_one(capsys):
-    with pytest.raises(SystemExit):
-        parsed("--lrr", "1e-3")
-    assert "Perhaps you meant" in (printed := "".join(capsys.readouterr()))
-    assert "--lr FLOAT" in printed
-
-
 EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)
 """Answers of all steps are kept; tests of resumed runs have watched questions."""
 TINY = ("--preset", "tiny", "--questions-per-step", 8, *EVERY_STEP)
 """A quarter of the preset's questions."""
+
+
+def batch(questions: int, samples: int, steps: int, eval_every: int = 0) -> tuple:
+    """The flags of a tiny run of that size."""
+    size = ("--questions-per-step", questions, "--samples-per-question", samples)
+    return ("--preset", "tiny", *size, "--steps", steps, "--eval-every", eval_every, *EVERY_STEP)
 
 
 def metrics_of(run: Path) -> list[dict]:
@@ -94,31 +54,23 @@ def tiny_run(tmp_path_factory) -> Path:
     return run
 
 
-def test_console_and_config(tiny_run):
+def test_console_config_and_metrics(tiny_run):
     console = (tiny_run / "console").read_text()
     config = json.loads((tiny_run / "config.json").read_text())
     assert console.startswith("preset tiny (from --preset)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
-    # What differs from the preset
-    assert re.search(rf"\n  steps +{config['steps']} +preset: \d+\n", console)
-    lines = re.findall(
-        r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens per answer, [\d.]+ s, \S+ "
-        r"left",
-        console,
-    )
-    assert lines == ["1", "2", "3", "4"]
+    assert re.search(r"\n  steps +4 +preset: \d+\n", console)  # what differs from the preset
+    step = r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens per answer, [\d.]+ s, "
+    assert re.findall(step, console) == ["1", "2", "3", "4"]
     assert "Traceback" not in console
-    assert summary(tiny_run) in console
     assert "\ndone: 4 steps; the model is in " in console
     assert json.loads((tiny_run / "end.json").read_text()) == {"step": 4, "why": "done"}
 
-
-def test_a_line_of_metrics_a_step(tiny_run):
-    lines = metrics_of(tiny_run)
-    assert [line["step"] for line in lines] == [1, 2, 3, 4]
-    start = json.loads((tiny_run / "metrics.jsonl").read_text().splitlines()[0])
+    start, *lines = json_lines(tiny_run / "metrics.jsonl")
     assert start["step"] == 0
     assert 0 < start["eval/average"] < 1
+    assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert lines[0]["lr"] == pytest.approx(1e-5)
     for line in lines:
         assert 0 < line["reward/mean"] == line["beta/E"] < 1
         assert line["beta/alpha"] == pytest.approx(1 + line["beta/a"] / 3)
@@ -129,111 +81,72 @@ def test_a_line_of_metrics_a_step(tiny_run):
         assert line["clipped_low"] == line["clipped_high"] == 0  # one update a step: the ratio is 1
         assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
         assert line["tokens/sampled"] > 128
-    assert lines[0]["lr"] == pytest.approx(1e-5)
 
 
-def test_the_checkpoint_is_a_hugging_face_model_that_eval_reads(tiny_run, tmp_path):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def test_the_checkpoint_is_a_hugging_face_model(tiny_run):
     last = tiny_run / "last"
     assert last.resolve() == (tiny_run / "checkpoints" / "step-000004").resolve()
-    trained = AutoModelForCausalLM.from_pretrained(last)
-    base = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    trained, base = map(AutoModelForCausalLM.from_pretrained, (last, TINY_MODEL))
     assert trained.config.to_diff_dict().keys() == base.config.to_diff_dict().keys()
-    changes = [
-        (a - b).abs().max().item()
-        for a, b in zip(trained.parameters(), base.parameters(), strict=True)
-    ]
-    assert 1e-5 < max(changes) < 1e-3
-    assert len(AutoTokenizer.from_pretrained(last)) == len(
-        AutoTokenizer.from_pretrained(TINY_MODEL)
-    )
+    pairs = zip(trained.parameters(), base.parameters(), strict=True)
+    assert 1e-5 < max((a - b).abs().max().item() for a, b in pairs) < 1e-3
+    assert AutoTokenizer.from_pretrained(last).get_vocab()
 
 
 def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, tmp_path):
-    assert sorted(path.name for path in (tiny_run / "evals").iterdir()) == [
-        "step-000000",
-        "step-000003",
-        "step-000004",
-    ]
+    folders = [f"step-00000{step}" for step in (0, 3, 4)]
+    assert sorted(path.name for path in (tiny_run / "evals").iterdir()) == folders
     lines = metrics_of(tiny_run)
     assert ["eval/average" in line for line in lines] == [False, False, True, True]
     best = max(lines[2:], key=lambda line: line["eval/average"])  # the first of equals
     assert (tiny_run / "best").resolve().name == f"step-{best['step']:06d}"
-
-    # The run's preset says which suite; its quick version has the same problems, so it is asked for
-    # here.
+    # The preset's suite is `arithmetic`; its quick version was evaluated on the way
     flags = ("--ckpt", tiny_run, "--suite", "arithmetic-quick", "--output-dir", tmp_path / "out")
     console = run_ranks(0, "eval.py", *flags).stdout
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    live = json.loads((tiny_run / "evals" / "step-000004" / "results.json").read_text())
+    files = (tmp_path / "out", tiny_run / "evals" / "step-000004")
+    results, live = (json.loads((folder / "results.json").read_text()) for folder in files)
     assert results["results"] == live["results"]
-    assert results["protocol"]["run"] == live["protocol"]["run"]
-    assert results["protocol"]["suite"] == live["protocol"]["suite"]
+    for key in ("run", "suite"):
+        assert results["protocol"][key] == live["protocol"][key]
     assert lines[3]["eval/arithmetic/pass1"] == results["results"]["arithmetic"]["pass1"]
-    assert (
-        f"{100 * results['average']['pass1']:.1f} ± {100 * results['average']['se']:.1f}" in console
-    )
+    average = results["average"]
+    assert f"{100 * average['pass1']:.1f} ± {100 * average['se']:.1f}" in console
 
 
 def test_one_rank_gives_the_answers_advantages_and_gradient_of_two(tiny_run, tmp_path):
-    run = tmp_path / "run"
-    run_ranks(1, "train.py", *TINY, "--steps", 1, "--eval-every", 0, "--output-dir", run)
-    assert metrics_of(run)[0]["reward/mean"] == metrics_of(tiny_run)[0]["reward/mean"]
+    run_ranks(1, "train.py", *TINY, "--steps", 1, "--eval-every", 0, "--output-dir", tmp_path)
     # Advantages are float64, written with all their digits
-    assert rollouts_of(run, 1) == rollouts_of(tiny_run, 1)
-    one, two = metrics_of(run)[0], metrics_of(tiny_run)[0]
+    assert rollouts_of(tmp_path, 1) == rollouts_of(tiny_run, 1)
+    one, two = metrics_of(tmp_path)[0], metrics_of(tiny_run)[0]
+    assert one["reward/mean"] == two["reward/mean"]
     assert one["grad_norm"] == pytest.approx(two["grad_norm"], rel=1e-5)
     assert one["loss"] == pytest.approx(two["loss"], rel=1e-5, abs=1e-8)
 
 
+@pytest.mark.extra
 def test_weights_in_cpu_memory_change_nothing(tiny_run, tmp_path):
-    run = tmp_path / "run"
-    run_ranks(
-        2,
-        "train.py",
-        *TINY,
-        "--steps",
-        2,
-        "--eval-every",
-        0,
-        "--offload-weights",
-        "--output-dir",
-        run,
-    )
+    flags = ("--steps", 2, "--eval-every", 0, "--offload-weights", "--output-dir", tmp_path)
+    run_ranks(2, "train.py", *TINY, *flags)
     for step in (1, 2):
-        assert rollouts_of(run, step) == rollouts_of(tiny_run, step)
+        assert rollouts_of(tmp_path, step) == rollouts_of(tiny_run, step)
         for name in ("loss", "grad_norm", "sync/difference", "entropy"):
-            assert metrics_of(run)[step - 1][name] == metrics_of(tiny_run)[step - 1][name]
+            assert metrics_of(tmp_path)[step - 1][name] == metrics_of(tiny_run)[step - 1][name]
 
 
+@pytest.mark.extra
 def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tmp_path):
     run, data = tmp_path / "run", tmp_path / "math.jsonl"
-    lines = (data_dir / "math_train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    by_id = {problem["id"]: problem for problem in map(json.loads, lines)}
+    rows = json_lines(data_dir / "math_train.jsonl")
+    by_id = {row["id"]: row for row in rows}
     # Problems whose answers the model can hit, and one too long for a prompt of 512 tokens.
-    longest = max(lines, key=lambda line: len(json.loads(line)["problem"]))
-    problems = [line for line in lines if json.loads(line)["answer"] in ("1", "2", "3")]
-    easy = [line for line in problems if len(json.loads(line)["problem"]) < 150][:80]
-    data.write_text("".join(easy) + longest, encoding="utf-8")
-    flags = (
-        "--preset",
-        "tiny",
-        "--model",
-        qwen_model,
-        "--train-data",
-        data,
-        "--steps",
-        2,
-        *EVERY_STEP,
-    )
-    flags += ("--questions-per-step", 4, "--samples-per-question", 8, "--max-prompt-tokens", 512)
-    flags += ("--max-answer-tokens", 64, "--eval-every", 0)
-    console = run_ranks(2, "train.py", *flags, "--output-dir", run).stdout
+    longest = max(rows, key=lambda row: len(row["problem"]))
+    easy = [row for row in rows if row["answer"] in ("1", "2", "3") and len(row["problem"]) < 150]
+    write_json_lines(data, [*easy[:80], longest])
+    flags = (*batch(4, 8, 2), "--model", qwen_model, "--train-data", data)
+    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 64, "--output-dir", run)
+    console = run_ranks(2, "train.py", *flags).stdout
     assert "80 questions (1 left out: prompt over 512 tokens)" in console
-    rows, metrics = rollouts_of(run, 1), metrics_of(run)
-    assert len(rows) == 32
-    for row in rows:
+    for row in rollouts_of(run, 1):
         problem = by_id[row["id"]]
         # The template's own system prompt, and the problem as it is in the file.
         assert row["prompt"] == (
@@ -243,96 +156,78 @@ def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tm
         )
         assert row["reference"] == problem["answer"]
         assert row["rewards"]["accuracy"] == (f"\\boxed{{{problem['answer']}}}" in row["answer"])
-    for line in metrics:
+    for line in metrics_of(run):
         assert 0 < line["reward/mean"] < 1
-        assert line["tokens/trained"] > 0
         assert line["grad_norm"] > 0
         assert line["sampler_learner_gap_mean"] < 1e-4
         # The model is taught here: how sharp it gets differs by machine
         assert line["sync/difference"] < 1e-3
-    assert metrics[0]["answers/truncated"] < 0.5
-    assert (run / "last" / "tokenizer.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("algo", "own_flags", "options"),
-    [
-        ("gdpo", "--reward-weights 1 0.2", {"reward_weights": (1, 0.2)}),
-        (
-            "weight",
-            "--weight 1/(1-p) --weight-wrong p+m/n",
-            {"weight": "1/(1-p)", "weight_wrong": "p+m/n"},
-        ),
-    ],
-)
-def test_advantages_are_those_of_the_flags(algo, own_flags, options, tmp_path):
-    """The options reach the estimator, and lengths and separate rewards do."""
-    (tmp_path / "mine.py").write_text("def short(text, reference):\n    return len(text) < 12\n")
-    flags = ("--questions-per-step", 8, "--samples-per-question", 4, "--steps", 1, *EVERY_STEP)
-    flags += (
-        "--eval-every",
-        0,
-        "--rewards",
-        f"accuracy,{tmp_path / 'mine.py'}:short",
-        *own_flags.split(),
-    )
-    run_ranks(
-        1, "train.py", "--preset", "tiny", "--algo", algo, *flags, "--output-dir", tmp_path / "run"
-    )
-    rows = rollouts_of(tmp_path / "run", 1)
-    rewards = np.array([list(row["rewards"].values()) for row in rows]).reshape(8, 4, 2)
-    lengths = np.array([row["tokens"] for row in rows]).reshape(8, 4)
-    expected = compute_advantages(Method(algo, **options), rewards, lengths=lengths).values
-    assert expected.any()
-    np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
+MINE = """
+import sys
+def short(text, reference):
+    assert 'torch' not in sys.modules  # the worker has imported train.py
+    if len(text) > 40:
+        raise ValueError('too long for me')
+    return len(text) < 12
+"""
 
 
-def test_rewards_decomposed_and_one_of_the_users_whose_failures_are_counted(tmp_path):
+def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path):
+    """Several rewards, one of them the user's, decomposed and weighted, with moments corrected."""
     run, file = tmp_path / "run", tmp_path / "mine.py"
-    file.write_text(
-        "import sys\n"
-        "def short(text, reference):\n"
-        "    assert 'torch' not in sys.modules\n"  # the worker has imported train.py
-        "    if len(text) > 40:\n"
-        "        raise ValueError('too long for me')\n"
-        "    return len(text) < 12\n"
-    )
-    flags = ("--questions-per-step", 4, "--samples-per-question", 8, "--steps", 1, *EVERY_STEP)
-    flags += ("--eval-every", 0, "--rewards", f"accuracy,format,{file}:short", "--output-dir", run)
-    flags += ("--decompose", "--beta-moments", "corrected")
-    console = run_ranks(2, "train.py", "--preset", "tiny", "--algo", "bnpo", *flags).stdout
-    rows = rollouts_of(run, 1)
-    [line] = metrics_of(run)
+    file.write_text(MINE)
+    flags = ("--rewards", f"accuracy,format,{file}:short", "--reward-weights", 1, 0.5, 0.2)
+    flags += ("--algo", "bnpo", "--decompose", "--beta-moments", "corrected", "--output-dir", run)
+    console = run_ranks(2, "train.py", *batch(4, 8, 1), *flags).stdout
+    rows, [line] = rollouts_of(run, 1), metrics_of(run)
     # The end token is not part of the text that is graded, and the tiny model writes a character a
     # token.
     texts = [row["answer"].removesuffix("<|im_end|>") for row in rows]
     assert [row["rewards"]["short"] for row in rows] == [float(len(text) < 12) for text in texts]
-    failed = np.array([row.get("failed", False) for row in rows])
+    failed = np.array([row.get("failed", False) for row in rows])  # [n * m]
     assert failed.tolist() == [len(text) > 40 for text in texts]
     assert line["reward/errors"] == line["reward/errors/ValueError"] == failed.sum() > 0
     assert line["answers/left_out"] == failed.mean()
     assert line["reward/timeouts"] == 0
     assert ":short: ValueError: too long for me (the answer is left out, and counted)" in console
-    rewards = np.array([list(row["rewards"].values()) for row in rows])  # [answers, K]
+    rewards = np.array([list(row["rewards"].values()) for row in rows])  # [n * m, K]
     for name, values in zip(("accuracy", "format", "short"), rewards[~failed].T, strict=True):
         assert line[f"reward/{name}"] == pytest.approx(values.mean())
-    assert line["reward/mean"] == pytest.approx(rewards[~failed].mean())
-    assert not np.array([row["advantage"] for row in rows])[failed].any()
-    assert line["reward/format"] == 0  # the tiny model writes no tags
-    assert line["beta/format/E"] == 0
-    assert line["beta/format/edge"] == 1
-    groups = zip(rewards[:, 0].reshape(4, 8), failed.reshape(4, 8), strict=True)
-    accuracies = [group[~gone].mean() for group, gone in groups if (~gone).sum() > 1]
-    assert line["beta/accuracy/E"] == pytest.approx(np.mean(accuracies))
+    weights = np.array([1, 0.5, 0.2])
+    mean = (rewards[~failed] @ weights).mean() / weights.sum()
+    assert line["reward/mean"] == pytest.approx(mean)
+    assert (line["reward/format"], line["beta/format/edge"]) == (0, 1)  # it writes no tags
+    method = Method("bnpo", decompose=True, beta_moments="corrected", reward_weights=(1, 0.5, 0.2))
+    groups = (rewards.reshape(4, 8, 3), failed.reshape(4, 8))
+    expected = compute_advantages(method, groups[0], failed=groups[1]).values
+    np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
+    assert expected.any()
+    assert not expected.ravel()[failed].any()
     assert line["grad_norm"] > 0
 
 
-@pytest.fixture(scope="module")
-def tagging_model(tmp_path_factory) -> Path:
-    """Its one answer is a token: 7 as a thought, 8 as the answer, in the tags that `think` asks
-    for.
+@pytest.mark.extra
+def test_lengths_and_formulas_reach_the_estimator(tmp_path):
+    formulas = {"weight": "1/(1-p)", "weight_wrong": "p+m/n"}
+    flags = ("--algo", "weight", "--weight", "1/(1-p)", "--weight-wrong", "p+m/n")
+    run_ranks(1, "train.py", *batch(8, 4, 1), *flags, "--output-dir", tmp_path)
+    rows = rollouts_of(tmp_path, 1)
+    rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(8, 4, 1)
+    lengths = np.array([row["tokens"] for row in rows]).reshape(8, 4)
+    expected = compute_advantages(Method("weight", **formulas), rewards, lengths=lengths).values
+    assert expected.any()
+    np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
+
+
+@pytest.mark.extra
+def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(tmp_path):
+    """Without the format reward too: training asked for it once, and graded the thought.
+
+    The model's one answer is a token: 7 as a thought, 8 as the answer, in tags.
     """
-    folder = tmp_path_factory.mktemp("tagging")
+    folder, data, run = tmp_path / "model", tmp_path / "data.jsonl", tmp_path / "run"
     tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     tokenizer.add_tokens([r"<think>\boxed{7}</think><answer>8</answer>"])
     tokenizer.save_pretrained(folder)
@@ -340,57 +235,19 @@ def tagging_model(tmp_path_factory) -> Path:
     model.model.embed_tokens.weight.data[:, 0] = 100  # in every state, whatever the layers add
     model.lm_head.weight.data[len(tokenizer) - 1, 0] = 100
     model.save_pretrained(folder)
-    return folder
-
-
-def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(
-    tagging_model, tmp_path
-):
-    """Without the format reward too: training asked for it once, and graded the thought."""
-    data, suite, run = tmp_path / "data.jsonl", tmp_path / "suite.json", tmp_path / "run"
     data.write_text('{"problem": "1 + 7", "answer": "8"}\n' * 2)
-    lengths = {"max_prompt_tokens": 512, "max_answer_tokens": 1}
-    sampling = {"temperature": 1.0, "top_p": 1.0, "template": "think"}
-    suite.write_text(
-        json.dumps(
-            {"datasets": {"D": {"data": str(data), "repetitions": 1}}, **sampling, **lengths}
-        )
-    )
-    flags = (
-        "--model",
-        tagging_model,
-        "--train-data",
-        data,
-        "--template",
-        "think",
-        "--rewards",
-        "accuracy",
-    )
-    flags += (
-        "--questions-per-step",
-        2,
-        "--samples-per-question",
-        2,
-        "--steps",
-        1,
-        "--eval-every",
-        1,
-    )
-    flags += (
-        "--max-prompt-tokens",
-        512,
-        "--max-answer-tokens",
-        1,
-        "--eval-suite",
-        suite,
-        "--output-dir",
-        run,
-    )
-    run_ranks(1, "train.py", "--preset", "tiny", *flags)
+    suite = {"datasets": {"D": {"data": str(data), "repetitions": 1}}, "temperature": 1.0}
+    suite |= {"top_p": 1.0, "template": "think", "max_prompt_tokens": 512, "max_answer_tokens": 1}
+    (tmp_path / "suite.json").write_text(json.dumps(suite))
+    flags = ("--model", folder, "--train-data", data, "--template", "think")
+    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 1)
+    flags += ("--eval-suite", tmp_path / "suite.json", "--output-dir", run)
+    run_ranks(1, "train.py", *batch(2, 2, 1, eval_every=1), *flags)
     [line] = metrics_of(run)
     assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("shared", [(), ("--sampler-ranks", 2)])
 def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(
     shared, tmp_path
@@ -400,19 +257,9 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     write_json_lines(data, map(asdict, built_in_problems("arithmetic", "train", 8)))
 
     def train(name: str, epochs: int, *flags: str) -> list[dict]:
-        batch = (
-            "--questions-per-step",
-            4,
-            "--samples-per-question",
-            2,
-            "--resample-rounds",
-            2,
-            "--eval-every",
-            0,
-        )
-        batch += ("--train-data", data, "--steps", 0, "--epochs", epochs)
-        common = ("--preset", "tiny", *batch, *EVERY_STEP, "--save-every", 2, *shared)
-        run_ranks(2, "train.py", *common, "--output-dir", tmp_path / name, *flags)
+        common = (*batch(4, 2, 0), "--resample-rounds", 2, "--train-data", data, "--save-every", 2)
+        run = ("--epochs", epochs, "--output-dir", tmp_path / name)
+        run_ranks(2, "train.py", *common, *shared, *run, *flags)
         return json_lines(tmp_path / name / "metrics.jsonl")
 
     whole = train("whole", 2)
@@ -421,158 +268,70 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     assert set(drawn) <= {4, 8, 12}
     assert max(drawn) > 4
     for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
-        [file] = (tmp_path / "whole" / "rollouts").glob(f"*{step}.jsonl*")
-        rows = json_lines(file)
-        rewards = [row["rewards"]["accuracy"] for row in rows]
-        assert len(rewards) == 2 * count
-        groups = [
-            (rows[i]["id"], rows[i]["answer"], rows[i + 1]["answer"])
-            for i in range(0, len(rows), 2)
-        ]
+        rows = rollouts_of(tmp_path / "whole", step)
+        rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(count, 2)
         if count == 12:  # of 8 questions: those that were drawn again have other answers
-            assert len({question for question, *_ in groups}) <= 8
-            assert len(set(groups)) > 8
-        differ = np.not_equal(rewards[::2], rewards[1::2])  # [questions drawn]
+            answers = [(row["id"], row["answer"]) for row in rows]
+            groups = {(*answers[i], answers[i + 1]) for i in range(0, len(rows), 2)}
+            assert len({question for question, *_ in groups}) <= 8 < len(groups)
+        differ = rewards[:, 0] != rewards[:, 1]  # [questions drawn]
         assert differ.sum() >= 4 or count == 12
         assert differ[:-4].sum() < 4  # no draw was in vain
         assert line["groups/all_equal"] == pytest.approx(1 - differ.mean())
-        [file] = (tmp_path / "whole" / "tokens").glob(f"*{step}.jsonl*")
-        for row in map(json.loads, file.read_text().splitlines()):
-            assert row["place"] // 2 in trained_groups(np.reshape(rewards, (-1, 2, 1)), 4)
+        for row in json_lines(tmp_path / "whole" / "tokens" / f"step-{step:06d}.jsonl"):
+            assert row["place"] // 2 in trained_groups(rewards[:, :, None], 4)
             np.testing.assert_allclose(row["learner"], row["sampler"], atol=1e-3)
     train("resumed", 1)
     assert [line["groups/drawn"] for line in train("resumed", 2, "--resume")] == drawn
-    assert all(
-        (tmp_path / name / "last" / "model.safetensors").is_file() for name in ("whole", "resumed")
-    )
-    assert (
-        len(
-            {
-                (tmp_path / name / "last" / "model.safetensors").read_bytes()
-                for name in ("whole", "resumed")
-            }
-        )
-        == 1
-    )
+    weights = [tmp_path / name / "last" / "model.safetensors" for name in ("whole", "resumed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_tiny_preset_trains_in_formats_of_16_bits(dtype, request, tmp_path):
     if dtype == "float16":
         request.getfixturevalue("float16")
-    run_ranks(
-        1,
-        "train.py",
-        "--preset",
-        "tiny",
-        "--dtype",
-        dtype,
-        "--steps",
-        1,
-        "--output-dir",
-        tmp_path / "run",
-    )
-    assert [line["updates/skipped"] for line in metrics_of(tmp_path / "run")] == [0]
+    flags = ("--preset", "tiny", "--dtype", dtype, "--steps", 1, "--output-dir", tmp_path)
+    run_ranks(1, "train.py", *flags)
+    assert [line["updates/skipped"] for line in metrics_of(tmp_path)] == [0]
 
 
-GSM8K = [
-    {
-        "question": f"Tom has {n} pens and buys {n}.",
-        "answer": f"He has {n} + {n} = {2 * n} pens.\n#### {2 * n}",
-    }
-    for n in range(1, 9)
-]
-"""Rows as in GSM8K, short enough for the tiny model."""
-TEMPLATE = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
-)
-
-
-@pytest.fixture(scope="module")
-def gsm8k_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("gsm8k")
-    pq.write_table(pa.Table.from_pylist(GSM8K), folder / "train.parquet")
+def test_gsm8k_trains_from_a_local_parquet_file_and_has_a_model_card(tmp_path):
+    """With a template and a suite of the user's, whose data set has other names for its fields."""
+    run, data, suite = tmp_path / "run", tmp_path / "train.parquet", tmp_path / "suite.json"
+    template = tmp_path / "mine.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}it:")
+    asked = [
+        {"question": f"Tom has {n} pens, buys {n}.", "answer": f"{n} + {n}\n#### {2 * n}"}
+        for n in range(1, 9)
+    ]
+    pq.write_table(pa.Table.from_pylist(asked), data)
     fields = {"problem_field": "question", "answer_pattern": r"####\s*(.*)"}
-    suite = {
-        "datasets": {
-            "GSM8K": {
-                "data": str(folder / "train.parquet"),
-                "repetitions": 1,
-                "problems": 4,
-                **fields,
-            }
-        }
-    }
-    suite |= {
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "template": "chat",
-        "max_prompt_tokens": 64,
-        "max_answer_tokens": 8,
-    }
-    (folder / "suite.json").write_text(json.dumps(suite))
-    flags = ("--train-data", folder / "train.parquet", "--problem-field", "question")
-    flags += ("--answer-pattern", r"####\s*(.*)")
-    flags += (
-        "--questions-per-step",
-        4,
-        "--samples-per-question",
-        2,
-        "--max-answer-tokens",
-        8,
-        "--steps",
-        1,
-    )
-    flags += (
-        "--eval-every",
-        1,
-        "--eval-suite",
-        folder / "suite.json",
-        "--rollouts-every",
-        1,
-        "--watch-questions",
-        0,
-    )
-    (folder / "mine.jinja").write_text(TEMPLATE)
-    flags += ("--template", folder / "mine.jinja", "--system-prompt", "Be exact.")
-    run_ranks(2, "train.py", "--preset", "tiny", *flags, "--output-dir", folder / "run")
-    return folder
-
-
-def test_gsm8k_trains_from_a_local_parquet_file(gsm8k_run):
-    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
-    rows = json_lines(run / "rollouts" / "step-000001.jsonl")
-    assert len(rows) == 8
-    for row in rows:
-        asked = GSM8K[int(row["id"]) - 1]
-        assert row["prompt"] == f"system: Be exact.\nuser: {asked['question']}\nassistant:"
-        assert row["reference"] == asked["answer"].rpartition("#### ")[2]
+    dataset = {"data": str(data), "repetitions": 1, "problems": 4, **fields}
+    settings = {"datasets": {"GSM8K": dataset}, "temperature": 1.0, "top_p": 1.0}
+    settings |= {"template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 8}
+    suite.write_text(json.dumps(settings))
+    flags = ("--train-data", data, "--problem-field", "question", "--answer-pattern")
+    flags += (fields["answer_pattern"], "--max-answer-tokens", 8, "--eval-suite", suite)
+    flags += ("--template", template, "--system-prompt", "Be exact.", "--output-dir", run)
+    run_ranks(2, "train.py", *batch(4, 2, 1, eval_every=1), *flags)
+    for row in rollouts_of(run, 1):
+        source = asked[int(row["id"]) - 1]
+        assert row["prompt"] == f"system: Be exact.\nuser: {source['question']}\nit:"
+        assert row["reference"] == source["answer"].rpartition("#### ")[2]
     config = json.loads((run / "config.json").read_text())
-    digest = content_hash(
-        load_problems(data, Columns(problem_field="question", answer_pattern=r"####\s*(.*)"))
-    )
-    assert config["data_sources"] == {
-        str(data): {"problems": 8, "sha256": digest, "revision": None}
-    }
-    assert (config["data_sha256"], config["evaluated"]["datasets"]["GSM8K"]["problems"]) == (
-        digest,
-        4,
-    )
+    digest = content_hash(load_problems(data, Columns(**fields)))
+    facts = {str(data): {"problems": 8, "sha256": digest, "revision": None}}
+    assert (config["data_sources"], config["data_sha256"]) == (facts, digest)
+    assert config["evaluated"]["datasets"]["GSM8K"]["problems"] == 4
 
-
-def test_a_checkpoint_has_a_model_card_which_may_be_edited(gsm8k_run):
-    run, data = gsm8k_run / "run", gsm8k_run / "train.parquet"
     card = ModelCard.load(run / "last" / "README.md")
     assert card.data.pipeline_tag == "text-generation"
     assert card.data.base_model is None  # a path is no name on the hub
-    config = json.loads((run / "config.json").read_text())
-    for part in (
-        "- **Method**: algo bnpo, questions_per_step 4, samples_per_question 2, lr 0.0001, rewards "
-        "['accuracy'], seed",
-        f"- **Data**: {data}, problems 8, sha256 {config['data_sha256']}, revision None\n",
-        f"deepspeed --num_gpus 2 train.py --preset tiny --train-data {data} --problem-field "
-        "question",
-    ):
-        assert part in card.text
+    method = "algo bnpo, questions_per_step 4, samples_per_question 2, lr 0.0001, rewards "
+    assert f"- **Method**: {method}['accuracy'], seed" in card.text
+    assert f"- **Data**: {data}, problems 8, sha256 {digest}, revision None\n" in card.text
+    assert "deepspeed --num_gpus 2 train.py --preset tiny --questions-per-step 4" in card.text
     (run / "last" / "README.md").write_text("a better one")
     assert find_checkpoint(run, 2).step == 1

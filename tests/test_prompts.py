@@ -1,3 +1,5 @@
+"""Prompts: chat templates, system prompts, and where an answer ends."""
+
 import json
 import re
 
@@ -5,19 +7,19 @@ import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import PRESETS, TINY_MODEL, parse_train_config
-from bnpo.data import (
+from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite, own_settings, suite_template
+from bnpo.files import ROOT
+from bnpo.grading.grader import Grader
+from bnpo.grading.rewards import stated_answer
+from bnpo.prompts import (
     THINK_PROMPT,
-    Problem,
     asks_for_tags,
     chat_template,
     encode_prompt,
     render_prompt,
     stop_token_ids,
 )
-from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite, own_settings, suite_template
-from bnpo.files import ROOT, InputError
-from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import stated_answer
+from bnpo.tasks import Problem
 from conftest import refused
 
 SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: ðŸ˜€'
@@ -25,7 +27,6 @@ SYSTEM = 'You\'re "exact".\nWrite {{ nothing }} and {% raw %} into \\boxed{}: ðŸ
 QWEN3 = """{%- if messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- endif %}
-{%- for message in messages[::-1] if message.role == "user" %}{% endfor %}
 {%- for message in messages %}
     {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
         {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
@@ -37,6 +38,7 @@ QWEN3 = """{%- if messages[0].role == 'system' %}
         {{- '<think>\\n\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}"""
+BASE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
 
 @pytest.fixture
@@ -65,60 +67,10 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(
         saved = AutoTokenizer.from_pretrained(tmp_path)
         assert encode_prompt(saved, "1+1=?") == expected
         assert chat_template(saved, "chat") == chat_template(saved, "chat", SYSTEM) == template
-        assert SYSTEM in render_prompt(saved, "1+1=?")
         # Another system prompt, as that of a suite, takes its place.
         other = render_prompt(saved, "1+1=?", chat_template(saved, "think"))
         assert THINK_PROMPT in other
         assert SYSTEM not in other
-
-
-def test_a_base_model_gets_its_template_from_a_file(tokenizer, tmp_path):
-    file = tmp_path / "base.jinja"
-    file.write_text(
-        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor "
-        "%}assistant:"
-    )
-    with_template(tokenizer, None)
-    with pytest.raises(
-        InputError, match="its tokenizer has no chat template; set one with --template FILE"
-    ):
-        chat_template(tokenizer, "chat")
-    template = chat_template(tokenizer, str(file), "Be exact.")
-    assert (
-        render_prompt(tokenizer, "1+1=?", template) == "system: Be exact.\nuser: 1+1=?\nassistant:"
-    )
-    suite = load_suite("arithmetic")
-    suite = type(suite)(**vars(suite) | {"template": str(file)})
-    assert (
-        tokenizer.decode(encode_prompts([Problem("1", "2+2=?", "4")], suite, tokenizer)[0])
-        == "user: 2+2=?\nassistant:"
-    )
-
-
-def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
-    with_template(tokenizer, QWEN3)
-    fields = json.loads((SUITES / "arithmetic.json").read_text()) | {
-        "system_prompt": "Be exact.",
-        "thinking": "off",
-    }
-    texts = []
-    for name, prompt in (("text", "Be exact."), ("file", str(tmp_path / "system.txt"))):
-        (tmp_path / "system.txt").write_text("Be exact.\n")
-        (tmp_path / f"{name}.json").write_text(json.dumps(fields | {"system_prompt": prompt}))
-        [prompt] = encode_prompts(
-            [Problem("1", "2+2=?", "4")], load_suite(str(tmp_path / f"{name}.json")), tokenizer
-        )
-        texts.append(tokenizer.decode(prompt))
-    assert (
-        texts[0]
-        == texts[1]
-        == render_prompt(tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off"))
-    )
-    tokenizer = with_template(tokenizer, "{{ messages[-1].content }}")
-    with pytest.raises(
-        InputError, match=r"suite text: --thinking: .* has a chat template without enable_thinking"
-    ):
-        encode_prompts([], load_suite(str(tmp_path / "text.json")), tokenizer)
 
 
 def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
@@ -127,51 +79,59 @@ def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
     assert render_prompt(tokenizer, "1+2=?", chat_template(tokenizer, "chat")) == "Be brief. 1+2=?|"
     template = chat_template(tokenizer, "chat", "")
     assert render_prompt(tokenizer, "1+2=?", template) == "|1+2=?|"
-    tokenizer.chat_template = template  # as in a checkpoint
-    assert chat_template(tokenizer, "chat", "") == template
+    assert chat_template(with_template(tokenizer, template), "chat", "") == template
+
+
+def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
+    """The system prompt as text or in a file, `thinking`, and the template in a file."""
+    with_template(tokenizer, QWEN3)
+    fields = json.loads((SUITES / "arithmetic.json").read_text()) | {"thinking": "off"}
+    (tmp_path / "system.txt").write_text("Be exact.\n")
+    expected = render_prompt(
+        tokenizer, "2+2=?", chat_template(tokenizer, "chat", "Be exact.", "off")
+    )
+    suite, problems = tmp_path / "mine.json", [Problem("1", "2+2=?", "4")]
+    for prompt in ("Be exact.", str(tmp_path / "system.txt")):
+        suite.write_text(json.dumps(fields | {"system_prompt": prompt}))
+        [prompt] = encode_prompts(problems, load_suite(str(suite)), tokenizer)
+        assert tokenizer.decode(prompt) == expected
+    with refused("suite mine: --thinking: .* has a chat template without enable_thinking"):
+        encode_prompts([], load_suite(str(suite)), with_template(tokenizer, BASE))
+    (tmp_path / "base.jinja").write_text(BASE)
+    suite.write_text(
+        json.dumps(fields | {"template": str(tmp_path / "base.jinja"), "thinking": None})
+    )
+    with_template(tokenizer, None)
+    [prompt] = encode_prompts(problems, load_suite(str(suite)), tokenizer)
+    assert tokenizer.decode(prompt) == "user: 2+2=?\nassistant:"
 
 
 def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
-    assert not asks_for_tags(tokenizer)
-    assert asks_for_tags(tokenizer, chat_template(tokenizer, "think"))
     asking = Problem("1", "1+2=? Put the result into <answer> </answer>.", "3")
-    assert asks_for_tags(tokenizer, problems=[Problem("0", "1+1=?", "2"), asking])
-    assert not asks_for_tags(tokenizer, problems=[Problem("0", "1+1=?", "2")])
-    assert asks_for_tags(
-        tokenizer, chat_template(tokenizer, "chat", "End with <answer> </answer>.")
-    )
+    for template, problems, expected in (
+        (None, [], False),
+        (chat_template(tokenizer, "think"), [], True),
+        (chat_template(tokenizer, "chat", "End with <answer> </answer>."), [], True),
+        (None, [Problem("0", "1+1=?", "2"), asking], True),
+        (None, [Problem("0", "1+1=?", "2")], False),
+    ):
+        assert asks_for_tags(tokenizer, template, problems) == expected
 
 
 @pytest.mark.parametrize(
     ("template", "settings", "message"),
     [
-        (
-            "{{ raise_exception('System role not supported') }}",
-            {},
-            r"1\+2=\?' \(TemplateError: System role not supp",
-        ),
-        (
-            "{{ messages[3].content }}",
-            {},
-            r"the chat template fails for the problem '1\+2=\?' \(UndefinedError: ",
-        ),
+        ("{{ raise_exception('No system') }}", {}, r"1\+2=\?' \(TemplateError: No system"),
+        ("{{ messages[3].content }}", {}, r"fails for the problem '1\+2=\?' \(UndefinedError: "),
         ("{% for %}", {}, r"TemplateSyntaxError: .*\); correct it"),
         ("{{ 1 / 0 }}", {}, r"\(ZeroDivisionError: division by zero\); correct it"),
-        (
-            "Question: {{ problem }}",
-            {},
-            r"--template: the chat template leaves out '1\+2=\?', and renders 1\+2=\? as",
-        ),
+        ("Question: {{ problem }}", {}, r"--template: the chat template leaves out '1\+2=\?', and"),
         (
             "{{ messages[-1].content }}",
             {"system_prompt": "Be exact."},
-            "--system-prompt: the chat template leaves out",
+            "--system-prompt: the chat t",
         ),
-        (
-            "{{ messages[-1].content }}",
-            {"thinking": "off"},
-            "--thinking: .* has a chat template without enable_think",
-        ),
+        ("{{ messages[-1].content }}", {"thinking": "off"}, "--thinking: .* without enable_think"),
     ],
 )
 def test_templates_that_cannot_work_are_one_line(template, settings, message, tokenizer, tmp_path):
@@ -181,32 +141,32 @@ def test_templates_that_cannot_work_are_one_line(template, settings, message, to
         chat_template(tokenizer, str(file), **settings)
 
 
-def test_a_system_prompt_is_a_text_or_a_file(tmp_path):
+def test_a_tokenizer_without_a_template_or_a_default_among_several(tokenizer):
+    template = tokenizer.chat_template
+    with refused("its tokenizer has no chat template; set one with --template FILE"):
+        chat_template(with_template(tokenizer, None), "chat")
+    with refused(r"several chat templates \(rag, tool_use\), but no default; choose one with"):
+        chat_template(with_template(tokenizer, {"tool_use": template, "rag": template}), "chat")
+    several = {"tool_use": template, "default": template}
+    assert chat_template(with_template(tokenizer, several), "chat") == template
+
+
+def test_a_system_prompt_is_a_text_or_a_file_that_must_be_there(tmp_path):
     (tmp_path / "system.txt").write_text("From a file.\n")
-    for given, text in (
-        (str(tmp_path / "system.txt"), "From a file."),
-        ("Be exact. " * 99, "Be exact. " * 99),
-        ("/no_think", "/no_think"),
-        ("See notes/a.txt", "See notes/a.txt"),
-        ("<answer>7</answer>", "<answer>7</answer>"),
-    ):
-        config, _ = parse_train_config(
-            ["--preset", "tiny", "--system-prompt", given], has_cuda=False
-        )
+    texts = {str(tmp_path / "system.txt"): "From a file."}
+    for text in ("Be exact. " * 99, "/no_think", "See notes/a.txt", "<answer>7</answer>"):
+        texts[text] = text
+    for given, text in texts.items():
+        config, _ = parse_train_config(["--preset", "tiny", "--system-prompt", given], False)
         assert config.data.system_prompt == text
-
-
-@pytest.mark.parametrize("path", ["sytem.txt", "prompts/sytem", "/prompts/s.md", "~/x", "prompts/"])
-def test_a_system_prompt_that_is_the_path_of_no_file_is_refused(path):
-    with refused("--system-prompt: no file '.*'; correct the path, or write the prompt itself"):
-        parse_train_config(["--preset", "tiny", "--system-prompt", path], has_cuda=False)
+    for path in ("sytem.txt", "prompts/sytem", "/prompts/s.md", "~/x", "prompts/"):
+        with refused("--system-prompt: no file '.*'; correct the path, or write the prompt itself"):
+            parse_train_config(["--preset", "tiny", "--system-prompt", path], False)
 
 
 # The parts of Gemma's and Phi-3's chat templates that say how a turn ends.
-GEMMA = (
-    "{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content | trim + "
-    "'<end_of_turn>\n' }}{% endfor %}"
-)
+GEMMA = "{% for m in messages %}{{ '<start_of_turn>' + m.role + '\n' + m.content | trim + "
+GEMMA += "'<end_of_turn>\n' }}{% endfor %}"
 PHI = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
 
 
@@ -224,16 +184,15 @@ PHI = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n
 def test_answers_end_with_the_special_token_that_the_template_writes_behind_them(
     tokenizer, template, end
 ):
-    tokenizer.add_special_tokens(
-        {"additional_special_tokens": ["<start_of_turn>", "<end_of_turn>", "<|end|>"]}
-    )
+    added = ["<start_of_turn>", "<end_of_turn>", "<|end|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": added})
     names = tokenizer.convert_ids_to_tokens(stop_token_ids(with_template(tokenizer, template)))
     assert set(names) == {"<|endoftext|>", "<|im_end|>", *end}
 
 
 def test_an_empty_prompt_is_refused(tokenizer):
     assert encode_prompt(tokenizer, "", "{{ messages[0].content }}!")
-    with pytest.raises(InputError, match="the prompt of the problem '' is empty; correct it"):
+    with refused("the prompt of the problem '' is empty; correct it"):
         encode_prompt(tokenizer, "", "{{ messages[0].content }}")
 
 
@@ -241,9 +200,8 @@ def test_an_empty_prompt_is_refused(tokenizer):
 def test_the_template_for_base_models(tokenizer, bos):
     tokenizer.bos_token = bos
     template = chat_template(tokenizer, str(ROOT / "examples" / "base.jinja"), "Be brief.")
-    assert (
-        render_prompt(tokenizer, "1+1=?", template) == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
-    )
+    prompt = render_prompt(tokenizer, "1+1=?", template)
+    assert prompt == (bos or "") + "Be brief.\n\n1+1=?\n\nAnswer:"
 
 
 R1_PROMPT = (
@@ -265,12 +223,6 @@ def test_table_2_has_the_prompt_of_the_released_code(tokenizer):
         assert suite_template(load_suite(name), tokenizer) == template
 
 
-def shown_answer(prompt: str) -> str:
-    """The answer 7 in the form that a prompt shows, or in a box."""
-    shown = re.search(r"(<think> \w[^<]*</think>\s*<answer>)[^<]*(</answer>)", prompt)
-    return rf"{shown[1]}\boxed{{7}}{shown[2]}" if shown else r"So it is \boxed{7}."
-
-
 CASES = [(name, preset.data.rewards, preset.data.grader) for name, preset in PRESETS.items()]
 CASES += [(file.stem, ("accuracy",), None) for file in sorted(SUITES.glob("*.json"))]
 
@@ -283,8 +235,9 @@ def test_an_answer_as_the_prompt_shows_it_earns_every_reward(name, rewards, rule
     else:
         suite = load_suite(name)
         template, rules = suite_template(suite, tokenizer), suite.rules
-    answer = shown_answer(render_prompt(tokenizer, "3+4=?", template))
-    tags = asks_for_tags(tokenizer, template)
+    prompt, tags = render_prompt(tokenizer, "3+4=?", template), asks_for_tags(tokenizer, template)
+    shown = re.search(r"(<think> \w[^<]*</think>\s*<answer>)[^<]*(</answer>)", prompt)
+    answer = rf"{shown[1]}\boxed{{7}}{shown[2]}" if shown else r"So it is \boxed{7}."
     assert tags == ("format" in name)
     for rule in rules:
         grader = Grader(rewards, grader=rule, workers=1)
@@ -307,17 +260,24 @@ def test_the_papers_rule_reads_only_latex_between_the_tags(answer, paper):
     grader.close()
 
 
+EXACT, BRIEF, THINK = (
+    {"system_prompt": "Be exact."},
+    {"system_prompt": "No."},
+    {"template": "think"},
+)
+
+
 @pytest.mark.parametrize(
     ("training", "suite", "lines"),
     [
         ({}, {}, 0),
-        ({"system_prompt": "Be exact."}, {}, 0),
-        ({"system_prompt": "Be exact."}, {"system_prompt": "Be exact."}, 0),
-        ({"system_prompt": "Be exact."}, {"system_prompt": "Be brief."}, 1),
-        ({"template": "think"}, {"system_prompt": ""}, 1),
-        ({}, {"template": "think"}, 1),
+        (EXACT, {}, 0),
+        (EXACT, EXACT, 0),
+        (EXACT, BRIEF, 1),
+        (THINK, {"system_prompt": ""}, 1),
+        ({}, THINK, 1),
         ({}, {"grader": "last_number"}, 1),
-        ({"template": "think"}, {"template": "think", "grader": "paper"}, 1),
+        (THINK, THINK | {"grader": "paper"}, 1),
     ],
 )
 def test_a_line_says_what_an_evaluation_does_not_share_with_the_training(

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config, with_settings
-from bnpo.data import Problem, encode_prompt, load_problems
+from bnpo.data import Problem, load_problems
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
 from bnpo.files import ROOT, InputError
@@ -26,6 +26,7 @@ from bnpo.grading.rewards import (
 from bnpo.planning import dry_run_evaluation, dry_run_training
 from bnpo.policy.sampling import Answer
 from bnpo.policy.speed import Stopwatch
+from bnpo.prompts import encode_prompt
 from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
@@ -323,7 +324,7 @@ def problems(*references: str) -> list[Problem]:
             ("2", "", "4"),
             ("accuracy",),
             "default",
-            "1 of 3 reference answers cannot be equalled: .* 1, ''",
+            "no answer can match 1 of 3 references: .* 1, ''",
         ),
         (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
         (("two", "3"), ("accuracy",), "last_number", "'two', is not one number"),
@@ -507,7 +508,7 @@ def test_a_dry_run_refuses_references_that_no_answer_can_equal(eval_only, tmp_pa
     data.write_text('{"problem": "1+1=?", "answer": "2"}\n' * 32)
     sources = (str(data),) if eval_only else ("arithmetic",)
     settings = {"grader": "last_number", "train_data": sources, "eval_every": int(eval_only)}
-    with pytest.raises(InputError, match=r"^arith.* cannot be equalled: .* is not one number"):
+    with pytest.raises(InputError, match=r"^arith.*: no answer can match .* is not one number"):
         dry_run_training(with_settings(PRESETS["tiny"], **settings))
 
 

@@ -6,8 +6,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
-from bnpo.data import encode_prompt, sampling_seeds, stop_token_ids
+from bnpo.data import sampling_seeds
 from bnpo.policy.sampling import EngineSettings
+from bnpo.prompts import encode_prompt, stop_token_ids
 from conftest import make_model
 
 pytestmark = pytest.mark.sampler

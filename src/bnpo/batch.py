@@ -16,9 +16,10 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
-from bnpo.data import Problem, questions_at, sampling_seeds
+from bnpo.data import questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades
 from bnpo.ranks import gather
+from bnpo.tasks import Problem
 
 if TYPE_CHECKING:
     from bnpo.policy.sampler import Sampler

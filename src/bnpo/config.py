@@ -21,10 +21,11 @@ from tyro.constructors import PrimitiveConstructorSpec
 from bnpo.algorithm.advantages import AS_THEY_ARE, try_users_estimator
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.registry import ESTIMATORS, SettingError, find_estimator
-from bnpo.data import SYSTEM_PROMPTS, Columns
+from bnpo.data import Columns
 from bnpo.environment import expand_home, multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
 from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
+from bnpo.prompts import SYSTEM_PROMPTS
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 

@@ -48,9 +48,7 @@ def line_of(error: BaseException) -> str:
 
 
 def unwritable(error: BaseException) -> str:
-    """Return the path that the system refused to write, or nothing, according to an error and its
-    causes: no permission, a read-only file system, a full disk or a quota.
-    """
+    """Return the path that could not be written according to an error and its causes, or ''."""
     kinds = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
     cause: BaseException | None = error
     while cause:
@@ -58,6 +56,10 @@ def unwritable(error: BaseException) -> str:
             return str(cause.filename or cause)
         cause = cause.__cause__ or cause.__context__
     return ""
+
+
+def _reason(error: BaseException) -> str:
+    return str((isinstance(error, OSError) and error.strerror) or error).splitlines()[0]
 
 
 def flush(path: Path) -> None:
@@ -70,7 +72,7 @@ def flush(path: Path) -> None:
 
 
 def write_whole(path: Path, parts: Iterable[str]) -> None:
-    """Write a text file from its parts, such as lines. It is complete or absent. Raises OSError."""
+    """Write a text file from its parts, such as lines. Raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         with unfinished.open("w", encoding="utf-8") as file:
@@ -85,27 +87,39 @@ def write_whole(path: Path, parts: Iterable[str]) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write `content` as a JSON file that is complete or absent. Raises OSError."""
+    """Write `content` as a JSON file. Raises OSError."""
     write_whole(path, [json.dumps(content, indent=2, default=str), "\n"])
 
 
+def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
+    """Write `rows` as a file of JSON lines, and create its folder. Raises InputError."""
+    with writing(path, cure):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+@contextmanager
+def writing(path: Path, cure: str = "") -> Iterator[None]:
+    """Turn an error of writing `path` into an InputError that ends with `cure`, or --resume."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        # torch raises RuntimeError if a disk is full, and also for many other reasons.
+        if isinstance(error, RuntimeError) and not re.search("inline_container|Writer", str(error)):
+            raise
+        if not cure:
+            denied = isinstance(error, PermissionError)
+            first = "Make it writable" if denied else "Free some disk space"
+            cure = f"Earlier files are complete. {first}, then continue with --resume"
+        raise InputError(f"{path}: cannot be written ({_reason(error)}); {cure}") from error
+
+
 def let_others_read(folder: Path) -> None:
-    """Give the weights in `folder` and its subfolders the permissions that new files have. The
-    library that writes them lets only their owner read them.
-    """
+    """Give the weights below `folder` the permissions of new files: safetensors writes 0600."""
     umask = os.umask(0o077)  # it can only be read by setting it
     os.umask(umask)
     for file in folder.rglob("*.safetensors"):
         file.chmod(0o666 & ~umask)
-
-
-def write_json_lines(path: Path, rows: Iterable[dict], cure: str = "") -> None:
-    """Write `rows` as a file of JSON lines that is complete or absent, and create its folder.
-    Raises InputError.
-    """
-    with writing(path, cure):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, (json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def delete(path: Path) -> None:
@@ -116,30 +130,39 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def lock(folder: Path, refusal: str) -> "FileLock":
+    """Create `folder` and lock it while this process lives, or raise `refusal` or OSError."""
+    from filelock import FileLock, Timeout  # here, since workers of the grader do not need it
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # No soft lock, which is a mere file: it would stay behind when a process is killed.
+    folder_lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
+    try:
+        folder_lock.acquire()
+    except Timeout as error:
+        raise InputError(refusal) from error
+    return folder_lock
+
+
 def step_name(step: int) -> str:
     """Return the name of a step's files and folders. Names sort in the order of the steps."""
     return f"step-{step:06d}"
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step of a file or folder. None if the name only begins like a step's, such as a
-    user's copy.
-    """
+    """Return the step of a file or folder. None for other names, such as a user's copy."""
     match = re.fullmatch(r"step-(\d{6,})", path.stem)
     return int(match[1]) if match else None
 
 
 def read_json(path: Path, advice: str) -> dict:
-    """Return the object in a JSON file. Raises InputError, which ends with `advice`, if it
-    cannot be read.
-    """
+    """Return the object in a JSON file. Raises InputError, which ends with `advice`."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError(f"a {type(content).__name__} where an object is needed")
     except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise InputError(f"{path}: cannot be read ({reason}); {advice}") from error
+        raise InputError(f"{path}: cannot be read ({_reason(error)}); {advice}") from error
     return content
 
 
@@ -167,49 +190,40 @@ UNREADABLE = {
 
 def data_name(path: str | Path) -> str:
     """Return the name of a file without the suffix of its compression: a.csv for a.csv.bz2."""
-    name = str(path)
-    return next((name.removesuffix(end) for end in UNPACK if name.endswith(end)), name)
+    name = Path(path)
+    return str(name.with_suffix("") if name.suffix in UNPACK else name)
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file. A file is unpacked if its name or its content says that it
-    is compressed. Raises InputError.
-    """
+    """Return the content of a file, which is unpacked if its name or content says so."""
     try:
         content = Path(path).read_bytes()
         by_content = [end for start, end in PACKED.items() if content.startswith(start)]
         for end in [end for end in UNPACK if str(path).endswith(end)] or by_content:
             content = UNPACK[end](content)
     except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise InputError(f"{path}: cannot be read ({reason})") from error
+        raise InputError(f"{path}: cannot be read ({_reason(error)})") from error
     for start, fault in UNREADABLE.items():
         if content.startswith(start):
             raise InputError(f"{path}: {fault}")
-    if content[257:262] == b"ustar":  # where tar has its mark
-        raise InputError(f"{path}: is a tar archive; unpack it, and name a file in it")
     return content
 
 
 def read_text(path: str | Path) -> str:
-    """Return the content of a UTF-8 file, which may be compressed, with \\n between lines. Raises
-    InputError.
-    """
+    """Return the content of a UTF-8 file, which may be compressed, with \\n between lines."""
     content = read_bytes(path)
     if content.startswith(b"PAR1"):
         raise InputError(f"{path}: is a Parquet file; let its name end in .parquet")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = f"{error.reason} at byte {error.start}"
-        raise InputError(f"{path}: is not UTF-8 text ({place}); save it as UTF-8") from error
+        fault = f"{error.reason} at byte {error.start}"
+        raise InputError(f"{path}: is not UTF-8 text ({fault}); save it as UTF-8") from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
-    """Return the objects of a file of JSON lines, or of a .json list, with places `file:number`.
-    Raises InputError.
-    """
+    """Return FILE:NUMBER and object of each line of a JSON lines file, or entry of a .json list."""
     text, rows, number = read_text(path), [], 1
     is_list = data_name(path).endswith(".json") and text.lstrip().startswith("[")
     try:
@@ -221,12 +235,11 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
                 if line.strip():
                     rows.append((number, json.loads(line)))
     except json.JSONDecodeError as error:
-        place, needed = (
-            number + error.lineno - 1,
-            "a list of objects" if is_list else "one JSON object per line",
-        )
-        fault = f"not JSON ({error.msg}, column {error.colno})"
-        raise InputError(f"{path}:{place}: {fault}; the file needs {needed}") from error
+        needed = "a list of objects" if is_list else "one JSON object per line"
+        raise InputError(
+            f"{path}:{number + error.lineno - 1}: not JSON ({error.msg}, column {error.colno}); "
+            f"the file needs {needed}"
+        ) from error
     for number, row in rows:
         if not isinstance(row, dict):
             raise InputError(
@@ -238,9 +251,7 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
 
 
 def whole_json_lines(path: Path) -> list[dict]:
-    """Return the objects of a file of JSON lines, without an incomplete last one. No file: none.
-    Raises InputError.
-    """
+    """Return the objects of a file of JSON lines, without an incomplete last one. No file: none."""
     if not path.is_file():
         return []
     rows = []
@@ -261,47 +272,6 @@ def file_hash(path: Path) -> str:
         return ""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def lock(folder: Path, refusal: str) -> "FileLock":
-    """Create `folder` and lock it while this process lives. Raises OSError, or InputError with
-    the text `refusal`.
-    """
-    from filelock import FileLock, Timeout  # here, since workers of the grader do not need it
-
-    folder.mkdir(parents=True, exist_ok=True)
-    # No soft lock, which is a mere file: it would stay behind when a process is killed.
-    folder_lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
-    try:
-        folder_lock.acquire()
-    except Timeout as error:
-        raise InputError(refusal) from error
-    return folder_lock
-
-
-@contextmanager
-def writing(path: Path, cure: str = "") -> Iterator[None]:
-    """Turn an error of writing `path`, or files in it, into an InputError. It ends with `cure`,
-    or how to resume.
-    """
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        # torch raises RuntimeError if a disk is full, and also for many other reasons.
-        if (
-            isinstance(error, RuntimeError)
-            and "inline_container" not in str(error)
-            and "Writer" not in str(error)
-        ):
-            raise
-        reason = (isinstance(error, OSError) and error.strerror) or str(error).splitlines()[0]
-        first_step = (
-            "Make it writable" if isinstance(error, PermissionError) else "Free some disk space"
-        )
-        resume = f". Earlier files are complete. {first_step}, then continue with --resume"
-        raise InputError(
-            f"{path}: cannot be written ({reason}){f'; {cure}' if cure else resume}"
-        ) from error
 
 
 def split_revision(model: str) -> tuple[str, str | None]:

@@ -26,7 +26,7 @@ from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.algorithm.registry import find_estimator
 from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import Planning, TrainConfig, flat_settings
-from bnpo.data import chat_template, encode_problems, load_sources
+from bnpo.data import load_sources
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import (
@@ -56,6 +56,7 @@ from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS
 from bnpo.policy.speed import GPUS
+from bnpo.prompts import chat_template, encode_problems
 from bnpo.ranks import gather
 
 GIB = 2**30

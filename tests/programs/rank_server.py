@@ -1,5 +1,8 @@
-"""Starts programs on ranks by forking: torch, DeepSpeed and vLLM are imported here, once, and not
-by every rank.
+"""Starts programs on ranks by forking: torch, DeepSpeed and vLLM are imported here, once.
+
+Without it every rank and every engine would import them again, which takes most of the time of a
+short program: the tests of `make test` would take twice as long. So these programs do not start as
+a user's do. Tests that use the launcher or `subprocess` start them as users do.
 
 Started by tests/conftest.py, with one thread, since there is no forking a process whose torch has
 several. Reads a job a line (the arguments of `run`) from standard input and answers with the ids of

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from bnpo.config import parse_train_config
-from bnpo.data import encode_prompt
 from bnpo.files import RunError
 from bnpo.policy.learner import Experience, Learner
 from bnpo.policy.sampler import Sampler
@@ -30,6 +29,7 @@ from bnpo.policy.weight_sync import (
     refresh_sampler,
     whole_weights,
 )
+from bnpo.prompts import encode_prompt
 from bnpo.ranks import gather
 
 

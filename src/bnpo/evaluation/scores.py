@@ -1,6 +1,4 @@
-"""Scores of evaluated answers and their uncertainty, from arrays correct [problems, repetitions]
-in {0, 1}.
-"""
+"""Scores of evaluated answers and their uncertainty."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -31,8 +29,8 @@ def pass_at_1(correct: np.ndarray) -> Score:
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> float:
-    """Return the probability that at least one of k answers is correct: the unbiased estimate from
-    correct [problems, n] with n >= k repetitions (Chen et al. 2021, Eq. 1).
+    """Return the probability that one of k answers is right: the unbiased estimate from correct
+    [problems, n] with n >= k repetitions (Chen et al. 2021, Eq. 1).
 
     >>> pass_at_k(np.array([[1, 0, 0, 0], [0, 0, 0, 0]]), 2)
     0.25
@@ -42,11 +40,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
 
 
 def detectable(error: float) -> float:
-    """Return the smallest true difference to another model that is found with 80 % power, from the
-    error of pass@1.
-
-    It holds for unrelated scores. A comparison with a similar model, which is paired by problem,
-    finds smaller ones.
+    """Return the smallest true difference to another, unrelated model that is found with 80 %
+    power, from the error of pass@1.
 
     >>> round(detectable(0.02), 3)
     0.079
@@ -55,8 +50,7 @@ def detectable(error: float) -> float:
 
 
 def describe_score(score: Score, problems: int) -> str:
-    """Return pass@1 in percent with its standard error or, if every answer is right or every one
-    wrong, its bound.
+    """Return pass@1 in percent with its standard error or, at 0 and 100 %, its bound.
 
     The bound is the rule of three: no event in n trials puts the rate below 3 / n with a confidence
     of 95 %.
@@ -66,20 +60,20 @@ def describe_score(score: Score, problems: int) -> str:
     >>> describe_score({"pass1": 0.0, "se": 0.0}, 30)
     '0.0 (below 10.0)'
     """
-    if score["pass1"] in (0, 1):
-        bound = min(1.0, 3 / problems)
-        side = f"above {100 - 100 * bound:.1f}" if score["pass1"] else f"below {100 * bound:.1f}"
-        return f"{100 * score['pass1']:.1f} ({side})"
-    return f"{100 * score['pass1']:.1f} ± {100 * score['se']:.1f}"
+    percent, bound = 100 * score["pass1"], 100 * min(1.0, 3 / problems)
+    if score["pass1"] == 1:
+        return f"{percent:.1f} (above {100 - bound:.1f})"
+    if score["pass1"] == 0:
+        return f"{percent:.1f} (below {bound:.1f})"
+    return f"{percent:.1f} ± {100 * score['se']:.1f}"
 
 
 def describe_scores(results: dict) -> str:
     """Return pass@1 of all data sets in a results.json, and of their average, in a line."""
-    scores = {
-        name: describe_score(score, score["problems"]) for name, score in results["results"].items()
-    }
+    by_name = results["results"]
+    scores = {name: describe_score(score, score["problems"]) for name, score in by_name.items()}
     if len(scores) > 1:
-        problems = sum(score["problems"] for score in results["results"].values())
+        problems = sum(score["problems"] for score in by_name.values())
         scores["average"] = describe_score(results["average"], problems)
     return "pass@1 in %: " + ", ".join(f"{name} {score}" for name, score in scores.items())
 
@@ -87,29 +81,23 @@ def describe_scores(results: dict) -> str:
 def describe_difference(paired: dict) -> tuple[str, str, str, str]:
     """Return difference, 95 % interval, p-value and smallest detectable difference as cells of a
     table, in points.
-
-    There is no interval if the difference is the same on all problems.
     """
     interval, found = "-", "-"
-    if paired["detectable"] is not None:
+    if paired["detectable"] is not None:  # None: the same difference on all problems
         interval = f"{100 * paired['low']:+.1f} to {100 * paired['high']:+.1f}"
         found = f"{100 * paired['detectable']:.1f}"
     return f"{100 * paired['difference']:+.1f}", interval, f"{paired['p_value']:.4f}", found
 
 
 def average(scores: Sequence[Score]) -> Score:
-    """Return the mean of the data sets' scores with its standard error. The weights are equal,
-    as in the paper.
-    """
+    """Return the mean score of the data sets, with equal weights as in the paper, and its error."""
     errors = np.array([score["se"] for score in scores])
     mean = np.mean([score["pass1"] for score in scores])
     return {"pass1": float(mean), "se": float(np.sqrt((errors**2).sum()) / len(errors))}
 
 
 def summarize(records: Sequence[Record], repetitions: int) -> dict:
-    """Return all scores of one data set from its records, ordered by problem, `repetitions` of
-    each.
-    """
+    """Return all scores of one data set from its records, ordered by problem and repetition."""
     # [problems, repetitions]
     correct = np.reshape([record["correct"] for record in records], (-1, repetitions))
     by_rule = {}
@@ -131,21 +119,18 @@ def summarize(records: Sequence[Record], repetitions: int) -> dict:
 
 
 def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict:
-    """Return the content of results.json from all records: the scores of every data set, and
-    their average.
-    """
+    """Return the content of results.json: the scores of every data set, and their average."""
     results = {}
     for name, dataset in suite.datasets.items():
-        results[name] = summarize(of_dataset(records, name), dataset.repetitions)
+        results[name] = summarize(_of_dataset(records, name), dataset.repetitions)
     scores = list(results.values())
     by_rule = {
         rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]
     }
     failures: Counter[str] = Counter()
     for record in records:
-        failures.update(
-            f"{rule}: {why}" for rule, why in record["verdicts"].items() if isinstance(why, str)
-        )
+        verdicts = record["verdicts"].items()
+        failures.update(f"{rule}: {why}" for rule, why in verdicts if isinstance(why, str))
     return {
         "protocol": protocol,
         "results": results,
@@ -158,25 +143,23 @@ def compare(suite: Suite, base: Collection[Record], other: Collection[Record]) -
     """Compare all records of `other` with those of `base`, paired by problem."""
     differences = {}
     for name, dataset in suite.datasets.items():
-        pairs = zip(of_dataset(base, name), of_dataset(other, name), strict=True)
+        pairs = zip(_of_dataset(base, name), _of_dataset(other, name), strict=True)
         changes = [float(new["correct"]) - float(old["correct"]) for old, new in pairs]
         # [problems]
         differences[name] = np.reshape(changes, (-1, dataset.repetitions)).mean(axis=1)
     return paired_differences(differences)
 
 
-def of_dataset(records: Collection[Record], name: str) -> list[Record]:
-    """Return the records of data set `name`, ordered by problem and repetition."""
+def _of_dataset(records: Collection[Record], name: str) -> list[Record]:
+    """Return the records of a data set, ordered by problem and repetition."""
     return sorted((record for record in records if record["dataset"] == name), key=key_of)
 
 
 def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]:
-    """Compare two models on the same problems, from the differences [problems] of their means per
-    problem by data set. `average` is the mean of several sets.
+    """Return paired t-tests of two models by data set and, of several sets, of their `average`.
 
-    The interval and the p-value are those of a paired t-test. On sets of 30 problems, its interval
-    covers the true difference more often than the percentiles of a bootstrap
-    (dev/check_intervals.py).
+    `differences` [problems] are the differences of their means per problem. On sets of 30 problems,
+    the interval covers the true difference more often than a bootstrap (dev/check_intervals.py).
 
     >>> paired_differences({"x": np.array([0.0, 0.0, 1.0, 1.0])})["x"]["high"]
     1.4186...
@@ -184,7 +167,7 @@ def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]
     report, means, variances, degrees, problems = {}, [], [], [], 0
     for name, values in differences.items():
         means.append(values.mean())
-        # The variances are those of the means. That of equal values may not be exactly 0
+        # The variances are those of the means. The computed one of equal values may not be 0
         variances.append(values.var(ddof=1) / len(values) if np.ptp(values) > 0 else 0.0)
         degrees.append(len(values) - 1)
         problems += len(values)
@@ -198,21 +181,19 @@ def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]
 
 
 def _t_test(mean: float, variance: float, degrees: float, problems: int) -> dict:
-    """Return the report on a mean difference, from the variance of the mean and its degrees of
-    freedom.
-    """
+    """Test a mean difference, from the variance of the mean and its degrees of freedom."""
     from scipy.special import stdtr, stdtrit  # takes a third of a second to import
 
     if variance == 0:  # the same difference on all problems: the p-value is that of a sign test
-        p_value, half, detectable = (2.0 ** (1 - problems) if mean else 1.0), 0.0, None
+        p_value, half, detected = (2.0 ** (1 - problems) if mean else 1.0), 0.0, None
     else:
         error = sqrt(variance)
         half = error * float(stdtrit(degrees, 0.975))
-        p_value, detectable = 2 * float(stdtr(degrees, -abs(mean) / error)), DETECTED * error
+        p_value, detected = 2 * float(stdtr(degrees, -abs(mean) / error)), DETECTED * error
     return {
         "difference": float(mean),
         "low": float(mean - half),
         "high": float(mean + half),
-        "detectable": detectable,
+        "detectable": detected,
         "p_value": p_value,
     }

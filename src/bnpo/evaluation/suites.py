@@ -1,6 +1,4 @@
-"""Evaluation suites: which data sets are evaluated, and how. A suite is a small JSON file, in
-evals/ or anywhere.
-"""
+"""Evaluation suites: data sets, prompts and sampling settings, in a small JSON file."""
 
 import os
 import re
@@ -13,18 +11,11 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
-from bnpo.data import (
-    Columns,
-    Problem,
-    built_in_problems,
-    chat_template,
-    content_hash,
-    encode_prompt,
-    load_problems,
-    render_prompt,
-)
+from bnpo.data import Columns, content_hash, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
+from bnpo.prompts import chat_template, encode_prompt, render_prompt
+from bnpo.tasks import Problem, built_in_problems, is_built_in
 
 SUITES = ROOT / "evals"
 
@@ -37,18 +28,16 @@ class Dataset(Columns):
 
     data: str  # a source, as in --train-data
     repetitions: Positive[int]  # answers to each problem
-    # Number of problems, the first ones of the source; None: all. The standard error needs two.
+    # Number of problems, from the start of the source. The standard error needs two.
     problems: Annotated[int, Field(ge=2)] | None = None
-    # Other reference answers than the file's, by id, such as 4.2 \pm 0.1
+    # Other reference answers than the source's, by id, such as 4.2 \pm 0.1
     references: dict[str, str] | None = None
     sha256: str | None = None  # of the problems, as `content_hash` returns it; None: any problems
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Data sets by name, sampling parameters, and the largest lengths in tokens. Mirrors the
-    JSON file.
-    """
+    """The fields of a suite's JSON file; docs/evaluation.md explains them."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -59,19 +48,24 @@ class Suite:
     template: str
     max_prompt_tokens: Positive[int]
     max_answer_tokens: Positive[int]
-    system_prompt: str | None = None  # like the flags of train.py, as is `thinking`
+    system_prompt: str | None = None
     thinking: Literal["on", "off"] | None = None
     grader: str = "default"  # rule of the scores: a name in GRADERS, or path/to/file.py:function
     both_rules: bool = False  # grade every answer by BOTH_RULES, too
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules that grade every answer, that of the scores first."""
+        """The rules that grade every answer. The first one is the rule of the scores."""
         return tuple(dict.fromkeys((self.grader, *(BOTH_RULES if self.both_rules else ()))))
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of prompt plus answer."""
+        return self.max_prompt_tokens + self.max_answer_tokens
 
 
 def load_suite(name: str) -> Suite:
-    """Read evals/<name>.json, or the file `name` itself if it ends in .json. Raises InputError."""
+    """Read evals/<name>.json, or the file `name` itself if it ends in .json."""
     path = Path(name) if name.endswith(".json") else SUITES / f"{name}.json"
     if not os.path.isfile(path):  # unlike Path.is_file, False for names that are too long
         known = ", ".join(sorted(file.stem for file in SUITES.glob("*.json")))
@@ -92,19 +86,15 @@ def load_suite(name: str) -> Suite:
         for dataset in suite.datasets.values():
             dataset.check()
     except InputError as error:
-        raise InputError(
-            f"{path}: not a suite ({str(error).removeprefix('--')}); {advice}"
-        ) from error
+        fault = str(error).removeprefix("--")
+        raise InputError(f"{path}: not a suite ({fault}); {advice}") from error
     return suite
 
 
 def override(
     suite: Suite, repetitions: Sequence[str], limit: int | None, grader: str | None = None
 ) -> Suite:
-    """Return `suite` with the numbers of --repetitions, at most `limit` problems per data set, and
-    the rule `grader` (None: its own). At temperature 0 every problem is answered once, and a line
-    says so. Raises InputError.
-    """
+    """Return `suite` with --repetitions, --limit and --grader, and 1 repetition if it is greedy."""
     datasets = dict(suite.datasets)
     for entry in repetitions:
         name, _, count = entry.rpartition("=")
@@ -117,9 +107,8 @@ def override(
             datasets[key] = replace(datasets[key], repetitions=int(count))
     if limit is not None:
         for key, dataset in datasets.items():
-            datasets[key] = replace(
-                dataset, problems=min(limit, dataset.problems or limit), sha256=None
-            )
+            problems = min(limit, dataset.problems or limit)
+            datasets[key] = replace(dataset, problems=problems, sha256=None)
     repeated = {name: data for name, data in datasets.items() if data.repetitions > 1}
     if repeated and suite.temperature == 0:
         datasets |= {name: replace(data, repetitions=1) for name, data in repeated.items()}
@@ -134,17 +123,13 @@ def override(
 
 
 def suite_problems(suite: Suite) -> dict[str, list[Problem]]:
-    """Return the problems of every data set. Raises InputError, which names all files that are
-    missing.
-    """
-    sources = {name: _source(dataset) for name, dataset in suite.datasets.items()}
-    missing = [
-        source
-        for source in sources.values()
-        if not built_in_problems(source, "test", 1)
-        and not source.startswith("hub:")
-        and not os.path.exists(source.partition("#")[0])
-    ]
+    """Return the problems of every data set. If files are missing, the error names them all."""
+    missing = []
+    for dataset in suite.datasets.values():
+        source = _source(dataset)
+        is_local = not (is_built_in(source) or source.startswith("hub:"))
+        if is_local and not os.path.exists(source.partition("#")[0]):
+            missing.append(source)
     if len(missing) > 1:  # a single one is refused below
         sets = " ".join(Path(source).stem for source in missing)
         raise InputError(
@@ -155,21 +140,18 @@ def suite_problems(suite: Suite) -> dict[str, list[Problem]]:
 
 
 def _source(dataset: Dataset) -> str:
-    """Return the source of a data set's problems: built in, of the hub, or an absolute path."""
-    if built_in_problems(dataset.data, "test", 1) or dataset.data.startswith("hub:"):
+    """Return the source of a data set, whose relative path starts at the repository's root."""
+    if is_built_in(dataset.data) or dataset.data.startswith("hub:"):
         return dataset.data
     return str(ROOT / os.path.expanduser(dataset.data))
 
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
-    """Return the problems of a data set. A relative path starts at the repository's root. Raises
-    InputError.
-    """
+    """Return the problems of a data set."""
     source = _source(dataset)
-    # They have no end of their own
+    # Built-in tasks have no end of their own
     problems = built_in_problems(source, "test", dataset.problems or 500)
-    if not problems:
-        problems = load_problems(source, dataset)
+    problems = problems or load_problems(source, dataset)
     references = dict(dataset.references or {})
     problems = [
         replace(problem, answer=references.pop(problem.id, problem.answer)) for problem in problems
@@ -193,52 +175,46 @@ def dataset_problems(dataset: Dataset) -> list[Problem]:
     return problems
 
 
-# A run is refused if no answer can equal more of them. MATH has 2 empty ones in 7,500.
+# A run is refused if no answer can match more of the references. MATH has 2 empty ones in 7,500.
 BAD_REFERENCES = 0.01
-NOT_ONE_NUMBER = "is not one number, which --grader last_number and the reward last_number need"
 LIST_OF_ONE = re.compile(r"\[\s*(['\"])[^'\"]*\1\s*\]")
 
 
 def check_references(
     problems: Sequence[Problem], sources: Sequence[str], rewards: Sequence[str], rule: str
 ) -> None:
-    """Raise InputError if no answer can be equal to many of the references, so that their
-    rewards are always 0.
-    """
+    """Raise InputError if no answer can match many of the references: rewards would stay 0."""
     if rule not in GRADERS or not {"accuracy", "last_number"}.intersection(rewards):
         return  # a function of the user's may need no reference
+    checks = {"is empty": [p for p in problems if not p.answer.strip()]}
     # The reward last_number may be there beside accuracy by another rule
-    numbers_only = rule == "last_number" or "last_number" in rewards
-    checks = {
-        "is empty": [p for p in problems if not p.answer.strip()],
-        NOT_ONE_NUMBER: [
-            p for p in problems if numbers_only and reference_number(p.answer) is None
-        ],
-        "is a list": [
-            p for p in problems if not numbers_only and LIST_OF_ONE.fullmatch(p.answer.strip())
-        ],
-    }
+    if rule == "last_number" or "last_number" in rewards:
+        fault = "is not one number, which --grader last_number and the reward last_number need"
+        checks[fault] = _without_number(problems)
+    else:
+        lists = [p for p in problems if LIST_OF_ONE.fullmatch(p.answer.strip())]
+        # No certain fault: answers of some tasks are lists
+        checks["is a list"] = lists if len(lists) > len(problems) / 2 else []
     for fault, faulty in checks.items():
-        # A list is no certain fault: answers of some tasks are lists.
-        if len(faulty) > (0.5 if fault == "is a list" else BAD_REFERENCES) * len(problems):
-            problem = (
-                f"{' '.join(sources)}: {len(faulty)} of {len(problems)} reference answers cannot "
-                "be equalled"
-            )
-            first = f"that of problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}"
+        if len(faulty) > BAD_REFERENCES * len(problems):
+            first = f"the one of problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}"
             raise InputError(
-                f"{problem}: {first}; correct them, or set --answer-field and --answer-pattern"
+                f"{' '.join(sources)}: no answer can match {len(faulty)} of {len(problems)} "
+                f"references: {first}; correct them, or set --answer-field and --answer-pattern"
             )
 
 
 def are_numbers(problems: Sequence[Problem]) -> bool:
     """Return whether the rule last_number can grade answers to `problems`."""
-    faulty = [problem for problem in problems if reference_number(problem.answer) is None]
-    return len(faulty) <= BAD_REFERENCES * len(problems)
+    return len(_without_number(problems)) <= BAD_REFERENCES * len(problems)
+
+
+def _without_number(problems: Sequence[Problem]) -> list[Problem]:
+    return [problem for problem in problems if reference_number(problem.answer) is None]
 
 
 def suite_template(suite: Suite, tokenizer) -> str:
-    """Return the Jinja template of the suite's prompts. Raises InputError."""
+    """Return the Jinja template of the suite's prompts."""
     try:
         return chat_template(tokenizer, suite.template, suite.system_prompt, suite.thinking)
     except InputError as error:
@@ -246,16 +222,14 @@ def suite_template(suite: Suite, tokenizer) -> str:
 
 
 def own_settings(suite: Suite, grader: str, tokenizer) -> list[str]:
-    """Return a line for each setting of `suite` that evaluations during training do not share with
-    the training: its prompt takes the place of that in `tokenizer`, and `grader` that of its rule.
+    """Return lines on what differs from training: the suite's prompt, and its rule, which is not
+    used.
     """
-    lines = []
-    if render_prompt(tokenizer, "1+2=?", suite_template(suite, tokenizer)) != render_prompt(
-        tokenizer, "1+2=?"
-    ):
+    lines, template = [], suite_template(suite, tokenizer)
+    if render_prompt(tokenizer, "1+2=?", template) != render_prompt(tokenizer, "1+2=?"):
         lines.append(
-            f"evaluations have the prompt of the suite {suite.name}, which differs from that of "
-            "the training"
+            f"evaluations have the prompt of the suite {suite.name}, which differs from the prompt "
+            "of the training"
         )
     if suite.grader != grader:
         lines.append(
@@ -266,23 +240,20 @@ def own_settings(suite: Suite, grader: str, tokenizer) -> list[str]:
 
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
-    """Return the prompts of all problems, as token ids. Raises InputError if one is longer than
-    the suite allows.
-    """
+    """Return the token ids of all prompts. Raises InputError if one is longer than allowed."""
     prompts, template = [], suite_template(suite, tokenizer)
     for problem in problems:
         prompt = encode_prompt(tokenizer, problem.problem, template)
         if len(prompt) > suite.max_prompt_tokens:  # skipping the problem would change the score
-            found = f"the prompt of problem {problem.id} has {len(prompt)} tokens"
-            limit = f"max_prompt_tokens is {suite.max_prompt_tokens}; raise it in the suite's file"
-            raise InputError(f"suite {suite.name}: {found}, {limit}")
+            raise InputError(
+                f"suite {suite.name}: the prompt of problem {problem.id} has {len(prompt)} tokens, "
+                f"max_prompt_tokens is {suite.max_prompt_tokens}; raise it in the suite's file"
+            )
         prompts.append(prompt)
     return prompts
 
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
-    """Return the most tokens of a prompt plus answer, in training and in the evaluation by
-    `suite` if there is one.
-    """
-    settings = (config.sampling, suite or config.sampling)
-    return max(part.max_prompt_tokens + part.max_answer_tokens for part in settings)
+    """Return the most tokens of prompt plus answer, in training and in evaluations by `suite`."""
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    return max(longest, suite.longest if suite else 0)

@@ -1,12 +1,9 @@
-"""Model folders: find one to start from, its tokenizer, its hash, whether its weights are complete,
-and whether the learner can train it.
-"""
+"""Model folders: find one, and refuse one whose files or model cannot be used."""
 
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -25,7 +22,7 @@ from bnpo.files import (
     unwritable,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch and transformers take seconds to import
     from transformers import PretrainedConfig, PreTrainedModel
 
 MERGED = "merged"  # subfolder of an adapter's folder for the model with the adapter in its weights
@@ -42,37 +39,14 @@ def model_folder(
     tensors: bool = True,
     adapters: bool = True,
 ) -> Path:
-    """Return the local folder of `model`.
+    """Return the local folder of `model`: a folder, a run (its last checkpoint), or a hub name,
+    which is downloaded (with `weights`, if asked for).
 
-    `model` is a folder, a run's folder (its last checkpoint is taken) or a hub name such as
-    Qwen/Qwen2.5-Math-1.5B, which is downloaded, if not `weights` without them. Unless `tensors`,
-    only the files of weights are checked, which needs no torch. The revision is the
-    one in OWNER/NAME@REVISION, else `revision`, else the newest. Raises InputError for what is no
-    model, has incomplete weights or cannot be downloaded, and for a LoRA adapter unless `adapters`.
+    Files of weights must be whole and, with `tensors`, have every tensor (needs torch). LoRA
+    adapters are refused unless `adapters`.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
-    folder = local_folder(model)
-    if folder is None:
-        name, pinned = split_revision(model)
-        revision = pinned or revision
-        try:
-            patterns = ["*.json", "*.txt", "*.jinja", *needed]
-            folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
-        # The hub client raises a dozen kinds, its own and those of its HTTP library
-        except Exception as error:
-            if path := unwritable(error):
-                raise InputError(
-                    f"{model}: the model hub's cache cannot be written ({path}: {line_of(error)}); "
-                    "set HF_HOME to a folder that can, or name a local copy"
-                ) from error
-            problem = (
-                "no such local folder, and the download from the model hub failed "
-                f"({line_of(error)})"
-            )
-            raise InputError(
-                f"{model}: {problem}; check name{', revision' if revision else ''} and network, or "
-                "name a local copy"
-            ) from error
+    folder = local_folder(model) or _download(model, revision, needed)
     if not adapters and (folder / "adapter_config.json").is_file():
         raise InputError(
             f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first"
@@ -84,21 +58,124 @@ def model_folder(
             raise InputError(f"{model}: holds no {pattern}; {cure}")
     if weights:
         check_weights(folder)
-        if not tensors:
-            return folder
-        if not adapter:
-            check_tensors(folder)
-        elif (folder / MERGED).is_dir():
-            check_tensors(folder / MERGED)
+        own = folder / MERGED if adapter else folder
+        if tensors and own.is_dir():
+            check_tensors(own)
     return folder
 
 
+def _download(model: str, revision: str | None, needed: list[str]) -> Path:
+    name, pinned = split_revision(model)
+    revision = pinned or revision
+    try:
+        patterns = ["*.json", "*.txt", "*.jinja", *needed]
+        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # a dozen kinds of the hub client and its HTTP library
+        fault = "no such local folder, and the download from the model hub failed"
+        cure = f"check name{', revision' if revision else ''} and network, or name a local copy"
+        if path := unwritable(error):
+            fault = f"the model hub's cache cannot be written, {path}"
+            cure = "set HF_HOME to a folder that can, or name a local copy"
+        raise InputError(f"{model}: {fault} ({line_of(error)}); {cure}") from error
+
+
+def local_folder(model: str) -> Path | None:
+    """Return the folder `model`, or a run's last checkpoint; None for a hub name."""
+    folder = Path(model)
+    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
+        folder = folder / "last"
+    elif "preset" in _settings(folder):
+        raise InputError(
+            f"{model}: this run has no checkpoint yet; wait for its first one, or name another "
+            "model"
+        )
+    if folder.is_dir():
+        # A run that is still going moves `last` and `best` to other checkpoints
+        return folder.resolve()
+    if folder == SMOLLM2:
+        raise InputError(
+            f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it"
+        )
+    name, revision = split_revision(model)
+    is_name = name.count("/") == 1 and name[0] not in "./~" and name[-1] != "/"
+    if not is_name or (revision is not None and not re.fullmatch(REVISION, revision)):
+        raise InputError(
+            f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B, which "
+            "@REVISION may follow: a commit, tag or branch"
+        )
+    return None
+
+
+def training_config(folder: Path) -> dict | None:
+    """Return the config.json of the run of the checkpoint `folder`. None if it is of no run."""
+    folder = folder.resolve()
+    if folder.parent.name != "checkpoints":
+        return None
+    return _settings(folder.parent.parent) or None
+
+
+def _settings(folder: Path) -> dict:
+    config = folder / "config.json"
+    return read_json(config, "fix it, or name another folder") if config.is_file() else {}
+
+
+def model_hash(folder: Path) -> str:
+    """Return the SHA-256 of names and contents of a model's files, and of an adapter's base."""
+    total = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".jinja", ".txt"):
+            total.update(f"{path.name} {file_hash(path)}\n".encode())
+    if base := adapter_base(folder):
+        total.update(f"base {model_hash(base)}\n".encode())
+    return total.hexdigest()
+
+
+def adapter_base(folder: Path) -> Path | None:
+    """Return the folder of the model under the LoRA adapter in `folder`. None: it is no adapter."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        return None
+    settings = read_json(file, "it must be that of a peft adapter")
+    check_weights(folder)
+    # Settings that change the model without tensors of their own
+    names = [name for name in ("target_parameters", "layer_replication") if settings.get(name)]
+    for weights in folder.glob("adapter_model.safetensors"):
+        with safe_open(weights, framework="np") as tensors:
+            names += tensors.keys()
+    others = [name for name in names if not re.search(r"\.\d+\..*\.lora_[AB]\.weight$", name)]
+    if settings.get("peft_type") != "LORA" or others:
+        raise InputError(
+            f"{folder}: is no plain LoRA adapter {others[:1]}; merge it with peft and name the "
+            "result"
+        )
+    base = settings.get("base_model_name_or_path") or "(no name)"
+    try:
+        return model_folder(base, settings.get("revision"))
+    except InputError as error:
+        raise InputError(
+            f"{folder}: the base model of this LoRA adapter was not found ({error}); put it there, "
+            "or correct base_model_name_or_path in adapter_config.json"
+        ) from error
+
+
+@contextmanager
+def whole_model(folder: Path) -> Iterator[Path]:
+    """Yield a folder with all weights: of an adapter, its subfolder MERGED or a temporary one."""
+    base, merged = adapter_base(folder), folder / MERGED
+    if base is None or merged.is_dir():
+        yield merged if base else folder
+        return
+    from bnpo.policy.lora import write_merged  # imports torch
+
+    with TemporaryDirectory(prefix="bnpo-merged-") as temporary:
+        write_merged(folder, base, Path(temporary))
+        load_tokenizer(folder, 0).save_pretrained(temporary)
+        yield Path(temporary)
+
+
 def check_weights(folder: Path) -> None:
-    """Raise InputError if a file of weights in `folder` is missing, cut off or no such file.
-    Reads first bytes only.
-    """
-    if (folder / INDEX).is_file():
-        _indexed_files(folder)
+    """Raise InputError if a file of weights is missing or cut off. Reads first bytes only."""
+    _indexed_files(folder)
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="np"):  # compares the size with the header
@@ -111,10 +188,10 @@ def check_weights(folder: Path) -> None:
 
 
 def _indexed_files(folder: Path) -> list[Path]:
-    """Return the files that the index of a sharded model names. Raises InputError if one is
-    missing.
-    """
+    """Return the files in the index of a sharded model. Without an index there are none."""
     index = folder / INDEX
+    if not index.is_file():
+        return []
     files = read_json(index, "download it again").get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(name, str) for name in files.values()):
         raise InputError(f"{index}: has no weight_map of names of files; download it again")
@@ -124,29 +201,14 @@ def _indexed_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files from which transformers loads the model in `folder`. Raises InputError if
-    there are none.
-    """
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    if (folder / INDEX).is_file():
-        return _indexed_files(folder)
-    raise InputError(
-        f"{folder}: has neither model.safetensors nor {INDEX}; {COPY_AGAIN}, or write the model "
-        "with save_pretrained"
-    )
-
-
 def check_one_model(folder: Path) -> None:
-    """Raise InputError if vLLM would read other files of weights in `folder` than transformers.
-
-    It reads those of the index or, without an index, all. (Training gives vLLM its weights.)
+    """Raise InputError if vLLM, which reads the files of the index or all, would not read the
+    weights that transformers reads.
     """
-    if not (folder / "model.safetensors").is_file():
-        return
-    read = _indexed_files(folder) if (folder / INDEX).is_file() else folder.glob("*.safetensors")
-    if others := sorted(set(read) - {folder / "model.safetensors"}):
+    own = folder / "model.safetensors"
+    read = _indexed_files(folder) or folder.glob("*.safetensors")
+    others = sorted(set(read) - {own})
+    if own.is_file() and others:
         raise InputError(
             f"{folder}: holds two models, model.safetensors and {others[0].name}; move one of the "
             "two away, and its index"
@@ -154,14 +216,13 @@ def check_one_model(folder: Path) -> None:
 
 
 def check_tensors(folder: Path) -> None:
-    """Raise InputError unless the files in `folder` have every tensor of the model, in its shape.
+    """Raise InputError unless the files have every tensor of the model, in its shape.
 
-    transformers fills a missing tensor with random numbers, and only warns. Its own loader decides
-    here, on tensors without memory: it renames and joins some tensors, and ties others. Of the
-    files only the headers are read. Quantised models, and models that are no causal language models
-    of transformers, are not checked: they cannot be trained, and vLLM has its own loader.
+    transformers fills a missing tensor with random numbers, and only warns. Its own loader, which
+    renames, joins and ties tensors, decides here on tensors without memory. Models that cannot be
+    trained are not checked.
     """
-    import torch  # takes seconds, like transformers
+    import torch
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
     from transformers.core_model_loading import revert_weight_conversion
 
@@ -169,50 +230,60 @@ def check_tensors(folder: Path) -> None:
     quantised = getattr(config, "quantization_config", None)
     if quantised or type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         return
+    own = folder / "model.safetensors"
+    files = [own] if own.is_file() else _indexed_files(folder)
+    if not files:
+        raise InputError(
+            f"{folder}: has neither model.safetensors nor {INDEX}; {COPY_AGAIN}, or write the "
+            "model with save_pretrained"
+        )
     shapes, file_of = {}, {}
-    for file in weight_files(folder):
+    for file in files:
         with safe_open(file, framework="np") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 shapes[name], file_of[name] = tensors.get_slice(name).get_shape(), file
     model = empty_model(folder, config)
-    # Names and shapes that a file of this model has
-    expected = {
-        name: list(tensor.shape)
-        for name, tensor in revert_weight_conversion(model, dict(model.state_dict())).items()
-    }
     stored = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     missing, unexpected = _loading_report(type(model), config, stored)
     if missing:
-        for name, shape in expected.items():
-            if shapes.get(name, shape) != shape:
+        # Names and shapes that a file of this model has
+        whole = revert_weight_conversion(model, dict(model.state_dict()))
+        for name, tensor in whole.items():
+            if name in shapes and shapes[name] != list(tensor.shape):
                 raise InputError(
                     f"{file_of[name]}: {name} has the shape {shapes[name]}, and config.json asks "
-                    f"for {shape}; {COPY_AGAIN}, with its own config.json"
+                    f"for {list(tensor.shape)}; {COPY_AGAIN}, with its own config.json"
                 )
         tied = model.all_tied_weights_keys.keys() - missing
-        absent = [name for name in expected if name not in shapes and name not in tied]
+        absent = [name for name in whole if name not in shapes and name not in tied]
         absent = absent or sorted(missing)
-        problem = f"its weights lack {len(absent)} of {len(expected)} tensors: {_some(absent)}"
-        if others := [name for name in shapes if name.endswith(f".{absent[0]}")]:
-            problem += f" (there is {others[0]})"
-        raise InputError(f"{folder}: {problem}; {COPY_AGAIN}, or use another model")
+        raise InputError(
+            f"{folder}: its weights lack {len(absent)} of {len(whole)} tensors: {_some(absent)}; "
+            f"{COPY_AGAIN}, or use another model"
+        )
     # A layer or a bias more than config.json says is a part of this model. All else, such as a
     # value head, belongs to another one, and is ignored as transformers does.
-    owners = {re.sub(r"\d+", "*", name).rpartition(".")[0] for name in model.state_dict()}
-    lost = [name for name in unexpected if re.sub(r"\d+", "*", name).rpartition(".")[0] in owners]
-    if lost:
+    owners = {_owner(name) for name in model.state_dict()}
+    if lost := [name for name in unexpected if _owner(name) in owners]:
         raise InputError(
             f"{folder}: its weights have {len(lost)} tensors that the model of config.json leaves "
             f"out: {_some(lost)}; use the config.json of these weights"
         )
 
 
+def _owner(tensor: str) -> str:
+    """Return the name of a tensor's module, with * for the number of the layer."""
+    return re.sub(r"\d+", "*", tensor).rpartition(".")[0]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def _loading_report(
     model_class: type, config: "PretrainedConfig", stored: dict
 ) -> tuple[set[str], list[str]]:
-    """Return the names of weights that transformers would make up if it loaded `stored`, tensors
-    without memory, and the names of tensors that it would not use.
-    """
+    """Return which weights transformers would make up, and which of `stored` it would not use."""
     from transformers.utils import logging
 
     shows_bars = logging.is_progress_bar_enabled()
@@ -237,25 +308,13 @@ def _loading_report(
     return missing, sorted(report["unexpected_keys"])
 
 
-def _some(names: list[str]) -> str:
-    """Return the first names and the number of the others, for a message."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def check_finite(folder: Path) -> None:
-    """Raise InputError if a weight of the model or adapter in `folder`, or of the adapter's base,
-    is NaN or infinite. Reads all weights.
-    """
+    """Raise InputError if a weight of the model, or of the adapter's base, is not finite."""
     import torch
 
-    base = adapter_base(folder)
-    if base is None:
-        folders = [folder]
-    elif (folder / MERGED).is_dir():
-        folders = [folder / MERGED]
-    else:
-        folders = [folder, base]
-    for file in chain.from_iterable(sorted(each.glob("*.safetensors")) for each in folders):
+    base, merged = adapter_base(folder), folder / MERGED
+    folders = [merged] if base and merged.is_dir() else [folder, base] if base else [folder]
+    for file in [file for each in folders for file in sorted(each.glob("*.safetensors"))]:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 tensor = tensors.get_tensor(name)
@@ -268,121 +327,9 @@ def check_finite(folder: Path) -> None:
                     )
 
 
-def local_folder(model: str) -> Path | None:
-    """Return the folder `model`, or a run's last checkpoint; None for a hub name. Raises
-    InputError for the rest.
-    """
-    folder = Path(model)
-    if (folder / "last").is_dir() and (folder / "checkpoints").is_dir():
-        folder = folder / "last"
-    elif "preset" in _settings(folder):
-        raise InputError(
-            f"{model}: this run has no checkpoint yet; wait for its first one, or name another "
-            "model"
-        )
-    if folder.is_dir():
-        # A run that is still going moves `last` and `best` to other checkpoints
-        return folder.resolve()
-    if folder == SMOLLM2:
-        raise InputError(
-            f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it"
-        )
-    name, revision = split_revision(model)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
-        raise InputError(
-            f"{model}: no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B"
-        )
-    if revision is not None and not re.fullmatch(REVISION, revision):
-        raise InputError(
-            f"{model}: no such model folder, and what follows the @ is no revision of the hub; "
-            "write OWNER/NAME@REVISION with a commit, tag or branch"
-        )
-    return None
-
-
-def adapter_base(folder: Path) -> Path | None:
-    """Return the folder of the model that the LoRA adapter in `folder` adapts. None: there is no
-    adapter.
-
-    Raises InputError if the model is missing, or if the adapter does more than add B A to weights.
-    """
-    file = folder / "adapter_config.json"
-    if not file.is_file():
-        return None
-    settings = read_json(file, "it must be that of a peft adapter")
-    check_weights(folder)
-    # Settings that change the model without tensors of their own
-    names = [name for name in ("target_parameters", "layer_replication") if settings.get(name)]
-    for weights in folder.glob("adapter_model.safetensors"):
-        with safe_open(weights, framework="np") as tensors:
-            names += tensors.keys()
-    others = [name for name in names if not re.search(r"\.\d+\..*\.lora_[AB]\.weight$", name)]
-    if settings.get("peft_type") != "LORA" or others:
-        raise InputError(
-            f"{folder}: is no plain LoRA adapter {others[:1]}; merge it with peft and name the "
-            "result"
-        )
-    try:
-        return model_folder(
-            settings.get("base_model_name_or_path") or "(no name)", settings.get("revision")
-        )
-    except InputError as error:
-        cure = "put it there, or correct base_model_name_or_path in adapter_config.json"
-        raise InputError(
-            f"{folder}: the base model of this LoRA adapter was not found ({error}); {cure}"
-        ) from error
-
-
-@contextmanager
-def whole_model(folder: Path) -> Iterator[Path]:
-    """Yield a folder of the Hugging Face model in `folder`: itself or, for an adapter, one with
-    merged weights.
-
-    That is its subfolder MERGED, or one that is deleted with the context.
-    """
-    base, merged = adapter_base(folder), folder / MERGED
-    if base is None or merged.is_dir():
-        yield merged if base else folder
-        return
-    from bnpo.policy.lora import write_merged  # imports torch
-
-    with TemporaryDirectory(prefix="bnpo-merged-") as temporary:
-        write_merged(folder, base, Path(temporary))
-        load_tokenizer(folder, 0).save_pretrained(temporary)
-        yield Path(temporary)
-
-
-def model_hash(folder: Path) -> str:
-    """Return the SHA-256 of names and contents of a model's files: weights, configuration,
-    tokenizer.
-    """
-    total = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".safetensors", ".jinja", ".txt"):
-            total.update(f"{path.name} {file_hash(path)}\n".encode())
-    return total.hexdigest()
-
-
-def training_config(folder: Path) -> dict | None:
-    """Return the config.json of the run that the checkpoint `folder` belongs to. None if it
-    belongs to no run.
-    """
-    folder = folder.resolve()
-    if folder.parent.name != "checkpoints":
-        return None
-    return _settings(folder.parent.parent) or None
-
-
-def _settings(folder: Path) -> dict:
-    config = folder / "config.json"
-    return read_json(config, "fix it, or name another folder") if config.is_file() else {}
-
-
 def load_tokenizer(folder: Path, longest: int):
-    """Return the tokenizer of a model folder. Raises InputError like `model_config`, and for too
-    few embeddings.
-    """
-    from transformers import AutoTokenizer  # imports torch
+    """Return the tokenizer of a model for texts of up to `longest` tokens."""
+    from transformers import AutoTokenizer
 
     config = model_config(folder, longest)
     with refused_by("transformers", f"{folder}: its tokenizer"):
@@ -390,96 +337,74 @@ def load_tokenizer(folder: Path, longest: int):
     rows = config.get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for
     # images.
-    unused = sum(
-        index >= rows and token.special for index, token in tokenizer.added_tokens_decoder.items()
-    )
+    added = tokenizer.added_tokens_decoder
+    unused = sum(index >= rows and token.special for index, token in added.items())
     if len(tokenizer) - unused > rows:
-        problem = f"its tokenizer has {len(tokenizer)} tokens, its model {rows}"
         raise InputError(
-            f"{folder}: {problem}; take the tokenizer of this model, or call "
-            "resize_token_embeddings"
+            f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {rows}; take the "
+            "tokenizer of this model, or call resize_token_embeddings"
         )
     return tokenizer
 
 
 def model_config(folder: Path, longest: int = 0) -> "PretrainedConfig":
-    """Return a model's configuration. Raises InputError if it is unknown, or its context under
-    `longest` tokens.
-    """
-    from transformers import AutoConfig  # imports torch
+    """Return a model's configuration, whose context must have `longest` tokens."""
+    from transformers import AutoConfig
 
-    file = folder / "config.json"
-    with refused_by("transformers", str(file)):
+    with refused_by("transformers", str(folder / "config.json")):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    rows = getattr(config.get_text_config(), "vocab_size", None)
-    padding = getattr(config.get_text_config(), "pad_token_id", None)
-    if rows and padding and padding >= rows:
-        raise InputError(
-            f"{file}: pad_token_id {padding} lies beyond the embedding, whose {rows} rows "
-            "(vocab_size) are numbered from 0; correct one of the two"
-        )
     context = getattr(config.get_text_config(), "max_position_embeddings", longest)
     if longest > context:
-        problem = (
+        raise InputError(
             f"prompts and answers of up to {longest} tokens do not fit the context of {folder}, "
-            f"{context} tokens"
+            f"{context} tokens; lower --max-prompt-tokens or --max-answer-tokens, or the "
+            f"evaluation suite's, by {longest - context}"
         )
-        cure = (
-            "lower --max-prompt-tokens or --max-answer-tokens, or the evaluation suite's, by "
-            f"{longest - context}"
-        )
-        raise InputError(f"{problem}; {cure}")
     return config
 
 
 def check_model(folder: Path, longest: int) -> None:
-    """Raise InputError if the learner cannot train the model in `folder` on `longest` tokens.
-    Reads no weights.
-    """
-    import torch
+    """Raise InputError if the learner cannot train the model on `longest` tokens."""
+    for reason in _obstacles(folder, longest):
+        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
+
+
+def _obstacles(folder: Path, longest: int) -> Iterator[str]:
+    """Yield why the learner cannot train a model; settings come before code that they may break."""
+    from torch.nn import Conv1d
 
     config = model_config(folder)
-    others = set(getattr(config, "layer_types", None) or ()) - {
-        "full_attention",
-        "sliding_attention",
-    }
-    sizes = {getattr(config, name, None) for name in ("qk_head_dim", "v_head_dim")}
+    if getattr(config, "quantization_config", None):
+        yield "its weights are quantised"
+    if config.is_encoder_decoder:
+        yield "it is an encoder-decoder"
+    if config.get_text_config() is not config:
+        yield "it has parts for images or sound"
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if others := sorted(kinds - {"full_attention", "sliding_attention"}):
+        yield f"it has layers of {' and '.join(others)}"
+    if getattr(config, "attn_logit_softcapping", None):
+        yield "the learner's attention has no capped attention logits"
+    if getattr(config, "qk_head_dim", None) != getattr(config, "v_head_dim", None):
+        yield "keys and values of its attention differ in size"
     rope = getattr(config, "rope_parameters", None) or {}
     short = rope.get("original_max_position_embeddings", longest)
-    has_longrope = rope.get("rope_type") == "longrope" and longest > short
-    longrope = (
-        f"its longrope has other frequencies for texts over {short} tokens, and prompt plus answer "
-        f"has {longest}"
-    )
-    reasons = {
-        "its weights are quantised": getattr(config, "quantization_config", None),
-        "it is an encoder-decoder": config.is_encoder_decoder,
-        "it has parts for images or sound": config.get_text_config() is not config,
-        f"it has layers of {' and '.join(sorted(others))}": others,
-        "the learner's attention has no capped attention logits": getattr(
-            config, "attn_logit_softcapping", None
-        ),
-        "keys and values of its attention differ in size": len(sizes) > 1,
-        longrope: has_longrope,
-    }
-    _refuse(folder, reasons)
+    if rope.get("rope_type") == "longrope" and longest > short:
+        yield (
+            f"its longrope has other frequencies for texts over {short} tokens, and prompt plus "
+            f"answer has {longest}"
+        )
     model = empty_model(folder, config)
-    reasons = {
-        "its code does not run with the learner's attention": not model.is_backend_compatible(),
-        "it has convolutions over tokens": any(
-            isinstance(module, torch.nn.Conv1d) for module in model.modules()
-        ),
-        "the learner's attention has no sinks": any(
-            name.endswith(".sinks") for name, _ in model.named_parameters()
-        ),
-    }
-    _refuse(folder, reasons)
+    if not model.is_backend_compatible():
+        yield "its code does not run with the learner's attention"
+    if any(isinstance(module, Conv1d) for module in model.modules()):
+        yield "it has convolutions over tokens"
+    if any(name.endswith(".sinks") for name, _ in model.named_parameters()):
+        yield "the learner's attention has no sinks"
 
 
 def empty_model(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
-    """Return the model that `config`, of the model in `folder`, describes: shapes without memory.
-    Raises InputError if transformers cannot make it.
-    """
+    """Return the model that `config`, of `folder`, describes: shapes without memory."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -488,9 +413,7 @@ def empty_model(folder: Path, config: "PretrainedConfig") -> "PreTrainedModel":
 
 
 def check_prompts(folder: Path, tokenizer, prompts: Sequence[list[int]]) -> None:
-    """Raise InputError if a prompt (token ids) has a token beyond the embedding of the model in
-    `folder`.
-    """
+    """Raise InputError if a token id of a prompt lies beyond the embedding of the model."""
     rows = model_config(folder).get_text_config().vocab_size
     largest = max(max(prompt, default=0) for prompt in prompts)
     if largest >= rows:
@@ -502,14 +425,8 @@ def check_prompts(folder: Path, tokenizer, prompts: Sequence[list[int]]) -> None
         )
 
 
-def _refuse(folder: Path, reasons: dict[str, object]) -> None:
-    if reason := next((reason for reason, found in reasons.items() if found), None):
-        raise InputError(f"{folder}: cannot be trained: {reason}; use another model")
-
-
-# What the libraries raise about the files of a model: settings that do not fit together fail in
-# any part of their code. Their messages name the reason. A lack of memory and all else are no fault
-# of the model, and keep their traceback.
+# What libraries raise about the files of a model: settings that do not fit together fail anywhere
+# in their code. All else, such as a lack of memory, is no fault of the model.
 REFUSALS = (
     ArithmeticError,
     AssertionError,
@@ -524,7 +441,7 @@ REFUSALS = (
 
 @contextmanager
 def refused_by(library: str, model: str) -> Iterator[None]:
-    """Turn the refusal of a model, or a part of it, by a library into an InputError.
+    """Turn a library's refusal of a model, or a part of it, into an InputError.
 
     Only for a single call of the library, whose other arguments are right for every model: an error
     of our own code would be blamed on the model.
@@ -532,20 +449,19 @@ def refused_by(library: str, model: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        subject, fault = model, "cannot run this model"
+        cure = "correct that, or use another model"
         if path := unwritable(error):
-            raise InputError(
-                f"{path}: {library} may not use it ({line_of(error)}); correct its permissions, or "
-                "free some disk space"
-            ) from error
-        if isinstance(error, ImportError):
-            raise InputError(
-                f"{model}: {library} cannot import what this model needs ({line_of(error)}); "
-                "install that, or use another model"
-            ) from error
+            subject, fault = path, "may not use it"
+            cure = "correct its permissions, or free some disk space"
+        elif isinstance(error, ImportError):
+            fault, cure = "cannot import what this model needs", "install that, or use another"
         # transformers raises OSError, without a number, for files that it does not find or know.
-        about_files = isinstance(error, OSError) and error.errno is None
         # The tokenizers, which are written in Rust, raise Exception itself.
-        if not (isinstance(error, REFUSALS) or about_files or type(error) is Exception):
+        elif not (
+            isinstance(error, REFUSALS)
+            or (isinstance(error, OSError) and error.errno is None)
+            or type(error) is Exception
+        ):
             raise
-        problem = f"{library} cannot run this model ({line_of(error)})"
-        raise InputError(f"{model}: {problem}; correct that, or use another model") from error
+        raise InputError(f"{subject}: {library} {fault} ({line_of(error)}); {cure}") from error

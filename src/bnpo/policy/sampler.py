@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.batch import Answer, SampledGroup
-from bnpo.data import stop_token_ids
 from bnpo.files import RunError
 from bnpo.policy.folder import refused_by
 from bnpo.policy.patches import (
@@ -27,6 +26,7 @@ from bnpo.policy.sampling import (
     PREFILL_TOKENS,
     EngineSettings,
 )
+from bnpo.prompts import stop_token_ids
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import

@@ -1,6 +1,4 @@
-"""Checkpoints of a run: how they are written, found again, and described, and how a run's folder
-is rewound to one.
-"""
+"""Checkpoints of a run: written, found again, and described; a run's folder is rewound to one."""
 
 import os
 import shlex
@@ -17,7 +15,6 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig, flat_settings
-from bnpo.data import stop_token_ids
 from bnpo.files import (
     InputError,
     delete,
@@ -32,10 +29,11 @@ from bnpo.files import (
     write_json_lines,
     writing,
 )
-from bnpo.policy.folder import MERGED, check_weights
+from bnpo.policy.folder import INDEX, MERGED, check_weights
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import whole_layers
+from bnpo.prompts import stop_token_ids
 from bnpo.runs.folder import STEP_FOLDERS, checkpoint_folder
 
 FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many in its memory
@@ -43,12 +41,10 @@ FILE_BYTES = 2**30  # of weights in a file of a checkpoint; rank 0 holds as many
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: trainer/progress.json. Later steps depend on this, the weights and the
-    optimizer only.
-    """
+    """The content of trainer/progress.json, on which later steps depend beside the weights."""
 
     step: int = 0  # steps that are done; 0: there is no checkpoint
-    place: int = 0  # behind the last question, in the order of `questions_at`
+    place: int = 0  # the cursor of `questions_at`, behind the last question
     best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
     best_step: int = -1
     bad_steps: int = 0  # skipped updates in a row, up to this step
@@ -57,10 +53,8 @@ class Progress:
 
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders of the complete checkpoints of a run, oldest first."""
-    folders = (run / "checkpoints").glob("step-*")
-    return sorted(
-        (path for path in folders if step_of(path) is not None and not path.suffix), key=step_of
-    )
+    found = (run / "checkpoints").glob("step-*")
+    return sorted((path for path in found if step_of(path) and not path.suffix), key=step_of)
 
 
 def save_checkpoint(
@@ -71,30 +65,26 @@ def save_checkpoint(
     card: str,
     keep: int,
 ) -> None:
-    """Write the checkpoint of `progress.step`, update the links run/last and run/best, and delete
-    old checkpoints.
+    """Write the checkpoint of `progress.step`, update run/last and run/best, and delete old ones.
 
-    The folder is a Hugging Face model, or a peft adapter (see `save_model`), with the model card
-    `card`. Its subfolder trainer/ holds each rank's part of the optimizer, and `progress`. A
-    collective. Raises InputError on the rank that cannot write. Earlier checkpoints then stay as
-    they are.
+    The folder is a Hugging Face model or a peft adapter with the model card `card`. Its subfolder
+    trainer/ holds each rank's part of the optimizer, and `progress`. A collective. Raises
+    InputError on the rank that cannot write; earlier checkpoints then stay as they are.
     """
     rank_0 = dist.get_rank() == 0
     folder = checkpoint_folder(run, progress.step)
-    # The folder gets its name when all files are on disk. A checkpoint is therefore complete or
-    # absent.
+    # The folder gets its name when all files are on disk: it is complete or absent.
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     trainer = unfinished / "trainer"
     with writing(unfinished):
         if rank_0:
             delete(unfinished)
             trainer.mkdir(parents=True)
-            write_json(
-                trainer / "progress.json", asdict(replace(progress, ranks=dist.get_world_size()))
-            )
+            saved = replace(progress, ranks=dist.get_world_size())
+            write_json(trainer / "progress.json", asdict(saved))
             (unfinished / "README.md").write_text(card, encoding="utf-8")
-        # Two collectives. Only rank 0 writes in the first. The second starts with a barrier of
-        # DeepSpeed, so that no rank writes into trainer/ before rank 0 has created it.
+        # Only rank 0 writes here. `learner.save` starts with a barrier of DeepSpeed, so no rank
+        # writes into trainer/ before rank 0 has created it.
         save_model(learner, tokenizer, unfinished, merged_too=progress.best_step == progress.step)
         learner.save(trainer)
         # Whoever wrote it: flushing what is on disk costs nothing
@@ -108,18 +98,17 @@ def save_checkpoint(
             flush(folder.parent)
             link_checkpoints(run, progress)
             delete_old_checkpoints(run, keep)
-    # Other ranks wait here: one that failed in the next step would end rank 0 before the checkpoint
-    # has its name.
+    # A rank that fails in the next step must not end rank 0 before the checkpoint has its name.
     dist.barrier()
 
 
 def save_model(
     learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: Path, merged_too: bool
 ) -> None:
-    """Write a Hugging Face model to `folder`. With LoRA, write a peft adapter.
+    """Write a Hugging Face model to `folder` or, with LoRA, a peft adapter. A collective.
 
     With `merged_too` the adapter's subfolder merged/ gets the model with the adapter in its
-    weights. A collective.
+    weights.
     """
     rank_0 = dist.get_rank() == 0
     if rank_0:
@@ -139,15 +128,14 @@ def save_settings(learner: Learner, tokenizer: PreTrainedTokenizerBase, folder: 
     """Write the model's config, its generation config, and the tokenizer."""
     learner.model.config.save_pretrained(folder)
     # Not the generation config of the base model, since transformers refuses to write some of its
-    # sampling settings. But the tokens at which vLLM ends answers of the base model must end those
-    # of the checkpoint, too.
+    # settings. But the tokens that end answers of the base model in vLLM must end these, too.
     own = learner.model.generation_config.eos_token_id
     ends = {*stop_token_ids(tokenizer), *(own if isinstance(own, list) else [own])} - {None}
-    start_and_padding = {
-        "bos_token_id": tokenizer.bos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    GenerationConfig(eos_token_id=sorted(ends), **start_and_padding).save_pretrained(folder)
+    GenerationConfig(
+        eos_token_id=sorted(ends),
+        bos_token_id=tokenizer.bos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    ).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -158,13 +146,11 @@ def whole_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def save_weights(model: torch.nn.Module, folder: Path) -> None:
-    """Write the weights of a partitioned `model` as safetensors files of at most FILE_BYTES (or one
-    tensor each).
+    """Write the weights as safetensors files of at most FILE_BYTES, or one tensor each.
 
     A collective. Rank 0 writes, and holds no more than a file and a tensor at once.
     """
-    # Their names contain the number of files, so all weights are gathered once before, for their
-    # sizes.
+    # Names of files contain their number, so all weights are gathered once before, for their sizes.
     sizes = {name: tensor.to("meta") for name, tensor in whole_weights(model)}
     plan = split_torch_state_dict_into_shards(sizes, max_shard_size=FILE_BYTES)
     files: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)  # that are not complete yet
@@ -176,13 +162,11 @@ def save_weights(model: torch.nn.Module, folder: Path) -> None:
                 save_file(files.pop(file), folder / file, metadata={"format": "pt"})
     if plan.is_sharded and dist.get_rank() == 0:
         index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-        write_json(folder / "model.safetensors.index.json", index)
+        write_json(folder / INDEX, index)
 
 
 def delete_old_checkpoints(run: Path, keep: int) -> None:
-    """Delete all but the newest `keep` checkpoints (0: none), except those that run/last and
-    run/best link to.
-    """
+    """Delete all but the newest `keep` checkpoints (0: none), and run/last and run/best."""
     linked = [(run / name).resolve() for name in ("last", "best")]
     for folder in checkpoints(run)[:-keep] if keep else []:
         if folder.resolve() not in linked:
@@ -191,9 +175,7 @@ def delete_old_checkpoints(run: Path, keep: int) -> None:
 
 
 def link_checkpoints(run: Path, progress: Progress) -> None:
-    """Let run/last and run/best link to their checkpoints, each atomically. Without its
-    checkpoint there is no link.
-    """
+    """Let run/last and run/best link to their checkpoints, if there are, each atomically."""
     for name, step in (("last", progress.step), ("best", progress.best_step)):
         link, folder = run / f".{name}.unfinished", checkpoint_folder(run, step)
         (link if folder.is_dir() else run / name).unlink(missing_ok=True)
@@ -204,9 +186,7 @@ def link_checkpoints(run: Path, progress: Progress) -> None:
 
 
 def find_checkpoint(run: Path, ranks: int) -> Progress:
-    """Return the progress in a run's newest checkpoint. Raises InputError for damage or another
-    number of ranks.
-    """
+    """Return the progress of a run's newest checkpoint, which `ranks` ranks can load."""
     folders = checkpoints(run)
     if not folders:
         return Progress()
@@ -223,36 +203,26 @@ def find_checkpoint(run: Path, ranks: int) -> Progress:
         ) from error
     # The converter writes the file latest_universal last.
     if progress.ranks != ranks and not (trainer / "latest_universal").exists():
-        convert = [
-            "python",
-            "-m",
-            "deepspeed.checkpoint.ds_to_universal",
-            "--input_folder",
-            str(trainer / "zero"),
-        ]
-        convert += ["--output_folder", str(trainer / "universal")]
-        problem = (
+        convert = ["python", "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder"]
+        convert += [str(trainer / "zero"), "--output_folder", str(trainer / "universal")]
+        raise InputError(
             f"{folder}: was saved by {progress.ranks} ranks, not {ranks}. Start {progress.ranks} "
-            "ranks"
+            f"ranks, or convert it: {shlex.join(convert)}"
         )
-        raise InputError(f"{problem}, or convert it: {shlex.join(convert)}")
     return progress
 
 
 def rewind(run: Path, progress: Progress) -> None:
-    """Delete from a run's folder what is later than `progress`, since it will be written again.
-    Rank 0 only.
-    """
+    """Delete what is later than `progress`, since it will be written again. Rank 0 only."""
     # Without a checkpoint the evaluation before the first step (step 0) is repeated, too.
     last_step = progress.step or -1
     with writing(run):
         (run / "end.json").unlink(missing_ok=True)
         metrics = run / "metrics.jsonl"
-        # An incomplete last line is dropped. It is later than any checkpoint, since each line is
-        # flushed to disk before the checkpoint of its step is written.
-        write_json_lines(
-            metrics, [line for line in whole_json_lines(metrics) if line["step"] <= last_step]
-        )
+        # An incomplete last line, which is dropped, is later than any checkpoint: lines are
+        # flushed to disk before the checkpoint of their step is written.
+        lines = [line for line in whole_json_lines(metrics) if line["step"] <= last_step]
+        write_json_lines(metrics, lines)
         for folder in STEP_FOLDERS:
             for path in (run / folder).glob("step-*"):
                 step = step_of(path)  # None for a user's own file
@@ -260,15 +230,12 @@ def rewind(run: Path, progress: Progress) -> None:
                     delete(path)
         for path in run.glob("checkpoints/.*.unfinished"):
             delete(path)
-        # Links are wrong if the run was killed before it set them, or if the user has deleted a
-        # damaged checkpoint.
+        # Links are wrong after a kill before they were set, or if the user has deleted a checkpoint
         link_checkpoints(run, progress)
 
 
 def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
-    """Return the card of the checkpoint of `step`: base model, method, data `sources` and
-    command of the run.
-    """
+    """Return the model card: base model, method, data `sources` and command of the run."""
     base, settings = config.data.model, flat_settings(config)
     # The hub refuses paths and revisions here
     on_hub = None if os.path.isdir(base) else split_revision(base)[0]
@@ -284,7 +251,6 @@ def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
         f"- **Command**: `deepspeed --num_gpus {dist.get_world_size()} {shlex.join(arguments)}`",
     ]
     for name, facts in sources.items():
-        lines.append(
-            f"- **Data**: {name}, {', '.join(f'{fact} {value}' for fact, value in facts.items())}"
-        )
+        described = ", ".join(f"{fact} {value}" for fact, value in facts.items())
+        lines.append(f"- **Data**: {name}, {described}")
     return f"---\n{metadata.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"

@@ -1,8 +1,6 @@
-"""What the first answers of a run say about its success: nothing to learn from, cut off, no final
-answer, failing.
+"""What keeps a run from learning, according to its first answers.
 
-`scripts/check_task.py` prints these findings before a run. A run prints them once, after its first
-steps.
+`scripts/check_task.py` prints these findings before a run, and a run once after its first steps.
 """
 
 from collections import Counter
@@ -16,9 +14,12 @@ from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
-MOST_TEXTS = 256  # answers that are decoded to look for a final answer in them
-# Shares from which on, and up to which, something is worth a line
-ALMOST_ALL, MANY, FEW = 0.95, 0.5, 0.1
+MAX_DECODED = 256  # answers that are decoded to look for a final answer in them
+# Shares up to which answers may be cut off, in batches with and without enough mixed groups
+MAX_CUT_OFF_SHARE, MAX_CUT_OFF_SHARE_UNLEARNED = 0.95, 0.5
+MAX_UNSTATED_SHARE = 0.5  # of answers without a final answer
+MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be computed
+MIN_MIXED_SHARE = 0.1  # of questions whose answers differ in their rewards
 # What to do if a reward has one value for all answers: the lowest, the highest, or another
 ALL_SAME = {
     "lowest": (
@@ -29,53 +30,40 @@ ALL_SAME = {
 }
 
 
-def unstated_share(steps: Sequence[Batch], task: Task, config: TrainConfig) -> float:
-    """Return the share of the answers of some `steps` without a final answer, from at most
-    MOST_TEXTS of them.
-    """
-    answers = [
-        answer.token_ids for step in steps for group in step.groups for answer in group.answers
-    ]
-    every = -(-len(answers) // MOST_TEXTS)
-    texts = task.tokenizer.batch_decode(answers[::every], skip_special_tokens=True)
-    finals = [stated_answer(text, config.data.grader, task.answer_tags) for text in texts]
-    return finals.count(None) / len(finals)
-
-
 def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[str, str]]:
-    """Return what keeps a run with the answers of these `steps` from learning, the most certain
-    first.
+    """Return kind and text of what keeps a run with these first `steps` from learning, the most
+    certain first.
     """
     rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
     failed = np.concatenate([step.failed for step in steps])  # [n, m]
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
     mixed = has_signal(rewards, config.method.reward_weights, failed).mean()
     failures = sum((step.failures for step in steps), Counter())
-    found = []  # kinds and texts
+    findings = []  # kinds and texts
     if text := _failing(failed, failures, config.data.rewards):
-        found.append(("failing", text))
+        findings.append(("failing", text))
     # With a signal, a policy learns to end its answers
-    if cut_off >= (MANY if mixed < MANY else ALMOST_ALL):
+    if cut_off >= (MAX_CUT_OFF_SHARE if mixed >= 0.5 else MAX_CUT_OFF_SHARE_UNLEARNED):
         text = f"{cut_off:.0%} of the answers are cut off before their end"
-        found.append(("cut_off", f"{text}; raise --max-answer-tokens"))
+        findings.append(("cut_off", f"{text}; raise --max-answer-tokens"))
     if "accuracy" in config.data.rewards and (text := _unstated(steps, task, config)):
-        found.append(("no_final_answer", text))
+        findings.append(("no_final_answer", text))
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
-    found += all_same
-    if mixed <= FEW and failed.mean() < MANY and not all_same:
+    findings += all_same
+    if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
         text = (
             f"only {mixed:.0%} of the questions have answers with different rewards, and the "
             "others give no gradient; raise --samples-per-question or --temperature, or take "
             "easier or harder problems"
         )
-        found.append(("few_mixed_groups", text))
-    return [{"kind": kind, "text": text} for kind, text in found]
+        findings.append(("few_mixed_groups", text))
+    return [{"kind": kind, "text": text} for kind, text in findings]
 
 
 def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str]) -> str:
     """Return what is wrong with the `rewards` of the answers that have `failed` [n, m], or ''."""
     users = [reward_name(reward) for reward in rewards if reward not in BUILT_IN]
-    if failed.mean() <= (0 if users else FEW):
+    if failed.mean() <= (0 if users else MAX_FAILED_SHARE):
         return ""
     kinds = ", ".join(f"{kind} {count} times" for kind, count in failures.items())
     text = (
@@ -88,10 +76,20 @@ def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str])
     return text
 
 
+def unstated_share(steps: Sequence[Batch], task: Task, config: TrainConfig) -> float:
+    """Return the share of answers without a final answer, from at most MAX_DECODED of them."""
+    groups = [group for step in steps for group in step.groups]
+    answers = [answer.token_ids for group in groups for answer in group.answers]
+    every = -(-len(answers) // MAX_DECODED)
+    texts = task.tokenizer.batch_decode(answers[::every], skip_special_tokens=True)
+    finals = [stated_answer(text, config.data.grader, task.answer_tags) for text in texts]
+    return finals.count(None) / len(finals)
+
+
 def _unstated(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     """Return how many answers have no final answer, if they are many, or ''."""
     share = unstated_share(steps, task, config)
-    if share < MANY:
+    if share < MAX_UNSTATED_SHARE:
         return ""
     reads_numbers = config.data.grader == "last_number"
     lacks = "number" if reads_numbers else "\\boxed{}"
@@ -110,7 +108,7 @@ def _all_same(
 ) -> list[tuple[str, str]]:
     """Return kind and text for each trained reward that is the same for all answers."""
     names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
-    found = []
+    findings = []
     # Rewards with weight 0 are only recorded
     for k in np.flatnonzero(weights or np.ones(len(names))):
         values, (lowest, highest) = rewards[:, :, k][~failed], ranges[k]
@@ -118,5 +116,5 @@ def _all_same(
             value = values[0]
             kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
             text = f"the reward {names[k]} is {value:g} for all {len(values)} answers"
-            found.append((f"all_{kind}", f"{text}: {ALL_SAME[kind]}"))
-    return found
+            findings.append((f"all_{kind}", f"{text}: {ALL_SAME[kind]}"))
+    return findings

@@ -17,14 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.batch import Task
 from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
-from bnpo.data import (
-    asks_for_tags,
-    chat_template,
-    content_hash,
-    encode_problems,
-    load_sources,
-    stop_token_ids,
-)
+from bnpo.data import content_hash, load_sources
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import (
@@ -48,6 +41,7 @@ from bnpo.policy.folder import (
     model_hash,
 )
 from bnpo.policy.sampling import EngineSettings
+from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_token_ids
 from bnpo.ranks import check_bfloat16, gather, has_cuda, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (

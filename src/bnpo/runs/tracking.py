@@ -45,13 +45,13 @@ class Tracker:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Record a training step, and print a line."""
         self.write(step, metrics)
-        line = f"reward {metrics['reward/mean']:.3f}, gradient norm {metrics['grad_norm']:.2g}, "
-        line += f"{metrics['answers/mean_tokens']:.0f} tokens per answer"
         # Only steps of this start: an earlier start may have run on other hardware.
         seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
         left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
         print(
-            f"step {step}/{self._steps}: {line}, {metrics['seconds/total']:.1f} s, {left} left",
+            f"step {step}/{self._steps}: reward {metrics['reward/mean']:.3f}, gradient norm "
+            f"{metrics['grad_norm']:.2g}, {metrics['answers/mean_tokens']:.0f} tokens per answer, "
+            f"{metrics['seconds/total']:.1f} s, {left} left",
             flush=True,
         )
 
@@ -68,11 +68,9 @@ def wandb_mode(flag: str, variable: str | None) -> str:
 
 
 class WandbLog:
-    """A W&B run in `mode`, with all data in <run>/wandb. It is continued when the training run is
-    resumed.
+    """A W&B run, with all data in <run>/wandb, which continues when the training run is resumed.
 
-    W&B's own variables are respected. Raises InputError if W&B cannot start. A later error is
-    printed, no more.
+    W&B's own variables are respected. A failing start raises InputError; later errors are printed.
     """
 
     def __init__(self, config: TrainConfig, mode: str):
@@ -101,10 +99,10 @@ class WandbLog:
                 ),
             )
         except Exception as error:  # of many kinds
-            cure = (
-                "record it offline with WANDB_MODE=offline, and upload it later with `wandb sync`"
-            )
-            raise InputError(f"--wandb: W&B cannot start ({line_of(error)}); {cure}") from error
+            raise InputError(
+                f"--wandb: W&B cannot start ({line_of(error)}); record it offline with "
+                "WANDB_MODE=offline, and upload it later with `wandb sync`"
+            ) from error
         # W&B's own steps only grow: it would drop the rows of a run that was resumed from an
         # earlier step.
         self._run.define_metric("*", step_metric="step")
@@ -113,7 +111,7 @@ class WandbLog:
         """Log the metrics of a step. The first time that W&B fails, print a line."""
         try:
             self._run.log({"step": step} | metrics)
-        except Exception as error:  # of many kinds; none is a reason to end the run
+        except Exception as error:  # none is a reason to end the run
             if not self._failed:
                 self._failed = True
                 print(
@@ -125,8 +123,6 @@ class WandbLog:
         folder = Path(self._run.dir).parent
         try:
             self._run.finish()
-        except Exception:  # whatever fails in W&B, the run is done and its data are in the folder
-            print(
-                "W&B did not get everything. To upload the run: "
-                f"{shlex.join(['wandb', 'sync', str(folder)])}"
-            )
+        except Exception:  # the run is done, and its data are in the folder
+            command = shlex.join(["wandb", "sync", str(folder)])
+            print(f"W&B did not get everything. To upload the run: {command}")

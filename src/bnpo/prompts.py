@@ -1,0 +1,132 @@
+"""Prompts: the chat template that renders a problem, and the token ids."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from bnpo.data import check_enough
+from bnpo.files import InputError, line_of, read_text
+from bnpo.tasks import Messages, Problem
+
+# The prompt of DeepSeek-R1 as the released code of the paper has it (`r1_prompt` of its
+# data_prepare.py), letter by letter
+THINK_PROMPT = (
+    "A conversation between User and Assistant. The user asks a question, and the Assistant solves "
+    "it. The assistant first thinks about the reasoning process in the mind and then provides the "
+    "user with the answer. The reasoning process and answer are enclosed within <think> </think> "
+    "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
+    "</think><answer> answer here </answer>."
+)
+# None: the system prompt of the chat template, as in the paper
+SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
+
+
+def chat_template(
+    tokenizer, template: str, system_prompt: str | None = None, thinking: str | None = None
+) -> str:
+    """Return the Jinja template for --template, --system-prompt and --thinking.
+
+    The settings become statements in front of the template, so a checkpoint with this template
+    renders the same prompts without them.
+    """
+    text = _template_text(tokenizer, template)
+    system, settings = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt, ""
+    if system is not None:  # an empty one keeps the template from adding its own
+        settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
+        settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
+    if thinking:
+        if "enable_thinking" not in text:
+            raise InputError(
+                f"--thinking: {tokenizer.name_or_path} has a chat template without enable_thinking"
+            )
+        settings += f"{{%- set enable_thinking = {str(thinking == 'on').lower()} -%}}"
+    if not text.startswith(settings):  # a checkpoint of the same settings has them already
+        text = settings + text
+    prompt = render_prompt(tokenizer, "1+2=?", text)
+    for part, flag in ((system, "--system-prompt"), ("1+2=?", "--template")):
+        if part and part.strip() not in prompt:
+            raise InputError(
+                f"{flag}: the chat template leaves out {part[:60]!r}, and renders 1+2=? as "
+                f"{prompt!r}"
+            )
+    return text
+
+
+def _template_text(tokenizer, template: str) -> str:
+    """Return the tokenizer's template, or the one in the file `template`."""
+    if template not in SYSTEM_PROMPTS:
+        return read_text(template)
+    known = tokenizer.chat_template
+    if known and not (isinstance(known, dict) and "default" not in known):
+        return tokenizer.get_chat_template()
+    fault, cure = "no chat template", "set one"
+    if known:
+        fault = f"several chat templates ({', '.join(sorted(known))}), but no default"
+        cure = "choose one"
+    raise InputError(
+        f"{tokenizer.name_or_path}: its tokenizer has {fault}; {cure} with --template FILE"
+    )
+
+
+def render_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> str:
+    """Return the prompt, rendered by the Jinja text `template` or the tokenizer's own."""
+    messages = [{"role": "user", "content": problem}] if isinstance(problem, str) else problem
+    options = {"chat_template": template, "add_generation_prompt": True, "tokenize": False}
+    try:
+        return tokenizer.apply_chat_template(messages, **options)
+    except Exception as error:  # a template is a program, and may raise anything
+        raise InputError(
+            f"the chat template fails for the problem {str(problem)[:60]!r} ({line_of(error)}); "
+            "correct it"
+        ) from error
+
+
+def asks_for_tags(tokenizer, template: str | None = None, problems: Iterable[Problem] = ()) -> bool:
+    """Return whether a prompt asks for tags. Final answers are then also looked for in tags."""
+    return "<answer>" in render_prompt(tokenizer, "", template) or any(
+        "<answer>" in problem.text for problem in problems
+    )
+
+
+def encode_prompt(tokenizer, problem: str | Messages, template: str | None = None) -> list[int]:
+    """Return the token ids of `render_prompt`."""
+    ids = tokenizer.encode(render_prompt(tokenizer, problem, template), add_special_tokens=False)
+    if not ids:
+        raise InputError(
+            f"the prompt of the problem {str(problem)[:60]!r} is empty; correct it, or the chat "
+            "template"
+        )
+    return ids
+
+
+def encode_problems(
+    problems: Sequence[Problem], tokenizer, limit: int, questions_per_step: int = 1
+) -> tuple[list[Problem], list[list[int]]]:
+    """Return the problems with prompts of at most `limit` tokens, and their token ids."""
+    check_enough(problems, questions_per_step, "the data set")
+    kept, prompts = [], []
+    for problem in problems:
+        prompt = encode_prompt(tokenizer, problem.problem)
+        if len(prompt) <= limit:
+            kept.append(problem)
+            prompts.append(prompt)
+    rest = f"what --max-prompt-tokens {limit} leaves of the data"
+    check_enough(kept, questions_per_step, rest, "raise that, or lower --questions-per-step")
+    return kept, prompts
+
+
+def stop_token_ids(tokenizer) -> list[int]:
+    """Return the ids that end an answer: the tokenizer's end of text, the template's of a turn."""
+    # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with
+    # <|im_end|>. A sampler that waits only for the first token continues to the length limit.
+    names, answer, text = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3", ""
+    messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
+    # There may be no template, or one for prompts only, and templates raise what they like
+    with suppress(Exception):
+        text = tokenizer.apply_chat_template(messages, tokenize=False)
+    _, found, end = text.rpartition(answer)
+    for i in tokenizer.encode(end.lstrip(), add_special_tokens=False)[:1] if found else []:
+        token = tokenizer.added_tokens_decoder.get(i)
+        if token is not None and token.special:
+            names.add(token.content)
+    vocabulary = tokenizer.get_vocab()
+    return sorted(vocabulary[name] for name in names if name in vocabulary)
