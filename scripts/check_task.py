@@ -33,7 +33,7 @@ from bnpo.data import questions_at
 from bnpo.files import InputError
 from bnpo.grading.rewards import reward_name
 from bnpo.policy.speed import Stopwatch
-from bnpo.ranks import has_cuda
+from bnpo.ranks import check_cuda
 from bnpo.rollouts import Rollouts, Task, collect, has_signal
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import prepare_run
@@ -63,7 +63,7 @@ def main() -> None:
     with error_line():
         if args.questions < 1 or args.answers < 2:
             raise InputError("--questions must be at least 1, and --answers at least 2")
-        config, preset_line = parse_train_config(flags, has_cuda=has_cuda())
+        config, preset_line = parse_train_config(flags, has_cuda=check_cuda())
         print(preset_line, flush=True)
         check_config(config, ranks=1)
         with TemporaryDirectory(prefix="bnpo-check-task-") as folder:

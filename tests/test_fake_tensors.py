@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bnpo.planning import GIB, ModelShape, learner_memory
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,7 +23,6 @@ from bnpo.algorithm import loss
 from bnpo.algorithm.batching import collate
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.files import ROOT
-from bnpo.planning import GIB, ModelShape, learner_memory
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, _select_rows, attention

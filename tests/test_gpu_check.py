@@ -7,11 +7,11 @@ import shutil
 
 import numpy as np
 import pytest
+from bnpo.planning import ModelShape
 
 import gpu_check
 from bnpo.config import TINY_MODEL
 from bnpo.files import InputError
-from bnpo.planning import ModelShape
 from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
 from conftest import CUDA_BUILD, python, report_of
 from gpu_check_parts import TOLERANCE, CheckError, verify_metrics

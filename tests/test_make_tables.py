@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bnpo.planning import ModelShape, checkpoints
 
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
 from bnpo.files import InputError
-from bnpo.planning import ModelShape, checkpoints
 from conftest import json_lines, refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import PAPER_SCORES, combine, leader, make_tables, to_markdown

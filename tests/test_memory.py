@@ -15,11 +15,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-from transformers import AutoModelForCausalLM, Qwen2Config
-
-import reproduce
-from bnpo.config import TINY_MODEL, Planning, parse_train_config, with_settings
-from bnpo.files import ROOT, InputError
 from bnpo.planning import (
     GIB,
     USABLE,
@@ -36,6 +31,11 @@ from bnpo.planning import (
     sampling_seconds,
     training_inputs,
 )
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+import reproduce
+from bnpo.config import TINY_MODEL, Planning, parse_train_config, with_settings
+from bnpo.files import ROOT, InputError
 from conftest import make_model, report_of, run_ranks
 from families import family_config
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from bnpo.planning import dry_run_evaluation, dry_run_training
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
@@ -23,7 +24,6 @@ from bnpo.grading.rewards import (
     format_reward,
     last_number_reward,
 )
-from bnpo.planning import dry_run_evaluation, dry_run_training
 from bnpo.policy.sampling import Answer
 from bnpo.policy.speed import Stopwatch
 from bnpo.report.run_files import summary

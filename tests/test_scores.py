@@ -8,6 +8,7 @@ import signal
 
 import numpy as np
 import pytest
+from bnpo.planning import dry_run_evaluation
 from scipy import stats
 from transformers import AutoTokenizer
 
@@ -28,7 +29,6 @@ from bnpo.evaluation.scores import (
 )
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
-from bnpo.planning import dry_run_evaluation
 from conftest import python, refused
 
 

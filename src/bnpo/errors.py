@@ -17,6 +17,10 @@ from bnpo.files import RunError, line_of
 # Without a launcher nobody ends a rank that waits for the first rank of its machine. It then waits
 # this long until it takes it for absent.
 ABSENT_SECONDS = 60.0
+OUT_OF_MEMORY = (
+    "Lower --micro-batch-tokens or --gpu-memory. scripts/plan.py estimates what takes how much, "
+    "and docs/gpus.md lists what else saves memory"
+)
 _folder: Path | None = None  # where `report` keeps tracebacks
 _marks: dict[str, socket.socket] = {}  # names that this process has taken, as long as it lives
 
@@ -61,6 +65,8 @@ def report(error: Exception) -> int:
     traceback after a line that says so, and is added to error.txt in the folder of
     `keep_tracebacks_in`.
     """
+    if type(error).__name__ == "OutOfMemoryError":  # of torch, which takes seconds to import
+        error = RunError(f"{line_of(error)} {OUT_OF_MEMORY}")
     if isinstance(error, RunError):
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_status

@@ -21,7 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import expects_cuda, has_nvidia_gpu, vllm_build
+from bnpo.environment import expects_cuda, has_nvidia_gpu, is_first_rank, vllm_build
 from bnpo.errors import ranks_meet
 from bnpo.files import InputError, line_of
 
@@ -37,23 +37,31 @@ AMPERE = (8, 0)
 """Compute capability of the oldest GPUs that have bfloat16 and FlashAttention, such as an A100."""
 
 
-def has_cuda(optional: bool = False) -> bool:
-    """Return whether this process computes on GPUs.
-
-    Raises InputError, one line with the cure, if packages, driver, compiler or GPU do not fit
-    together. If `optional`, packages for CPUs hide the GPU instead, and a line says so.
+def hide_cuda() -> None:
+    """Let this process use the CPU, with a line on why, if the machine has a GPU and the installed
+    packages are for CPUs.
     """
-    on_gpu = expects_cuda() or torch.cuda.is_available()
-    fault = package_fault(on_gpu)
-    if fault and on_gpu and optional and vllm_build() == "cpu":
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+    fault = package_fault(on_gpu=True) if _sees_gpu() and vllm_build() == "cpu" else None
+    if fault:
+        if is_first_rank():
             print(f"This run uses the CPU: {fault}", file=sys.stderr, flush=True)
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        return False
+
+
+def check_cuda() -> bool:
+    """Return whether this process computes on GPUs. Raises InputError if packages, driver, compiler
+    or GPU do not fit together.
+    """
+    on_gpu = _sees_gpu()
+    fault = package_fault(on_gpu)
     fault = fault or (on_gpu and (driver_fault() or gpu_fault() or compiler_fault()))
     if fault:
         raise InputError(fault)
     return on_gpu
+
+
+def _sees_gpu() -> bool:
+    return expects_cuda() or torch.cuda.is_available()
 
 
 def package_fault(on_gpu: bool) -> str | None:
@@ -202,9 +210,9 @@ def check_bfloat16() -> None:
 
 def visible_gpus() -> list[str]:
     """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them. Raises InputError
-    like `has_cuda`.
+    like `check_cuda`.
     """
-    count = torch.cuda.device_count() if has_cuda() else 0
+    count = torch.cuda.device_count() if check_cuda() else 0
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = names.split(",") if names else list(map(str, range(count)))
     return gpus[:count]  # CUDA ignores names after one that it does not know
@@ -331,7 +339,7 @@ class Ranks:
                 continue
             if first_time is None:
                 first_time, self._signalled = time.monotonic(), True
-                if os.environ.get("LOCAL_RANK", "0") == "0":
+                if is_first_rank():
                     print(
                         "\nstopping after this step; a second signal stops at once",
                         file=sys.stderr,
@@ -341,11 +349,17 @@ class Ranks:
                 os._exit(128 + number)
 
 
-def _launchers() -> tuple[int, int]:
-    """Return the ids of the two processes of `deepspeed`: this rank's parent and the parent of
-    that.
+def _launchers() -> list[int]:
+    """Return the ids of the processes that started this rank: two of `deepspeed`, one of torchrun,
+    none if there is no launcher.
     """
+    launched = [name in os.environ for name in ("LOCAL_SIZE", "TORCHELASTIC_RUN_ID")]
+    if not any(launched):
+        return []
+    parent = os.getppid()
+    if not launched[0]:
+        return [parent]
     try:
-        return os.getppid(), psutil.Process(os.getppid()).ppid()
+        return [parent, psutil.Process(parent).ppid()]
     except psutil.NoSuchProcess:
-        return os.getppid(), 0
+        return [parent, 0]

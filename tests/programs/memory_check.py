@@ -119,9 +119,9 @@ def main() -> None:
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     import peft  # noqa: F401 - the first learner with LoRA imports it, and its memory would be measured too
     import torch.distributed as dist
+    from bnpo.planning import CONTEXTS, ModelShape, learner_memory
 
     from bnpo.config import parse_train_config
-    from bnpo.planning import CONTEXTS, ModelShape, learner_memory
     from bnpo.ranks import gather
 
     dist.init_process_group("gloo")

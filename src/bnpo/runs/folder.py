@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bnpo.config import FREE, TrainConfig, flat_settings
+from bnpo.config import FREE, REMOVED, TrainConfig, flat_settings
 from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
 # One entry per step; `bad` in old runs
@@ -167,6 +167,12 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
                 f"{name} has changed"
                 if isinstance(value, dict)
                 else f"{name} was {old[name]}, is {value}"
+            )
+    for name, value in REMOVED.items():
+        if old.get(name, value) != value:
+            raise InputError(
+                f"{folder}: has {name} {old[name]}, and this version has {value} only. Continue "
+                "the run with the version that started it"
             )
     if changes:
         problem = f"{folder}: other settings would change the run: {', '.join(changes.values())}"

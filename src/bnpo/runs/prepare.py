@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
+from bnpo.config import PRESETS, TrainConfig, flat_settings
 from bnpo.data import (
     asks_for_tags,
     chat_template,
@@ -37,7 +37,6 @@ from bnpo.evaluation.suites import (
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS
-from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.folder import (
     adapter_base,
     check_model,
@@ -46,8 +45,8 @@ from bnpo.policy.folder import (
     model_folder,
     model_hash,
 )
-from bnpo.policy.sampling import EngineSettings
-from bnpo.ranks import check_bfloat16, gather, has_cuda, trains_in_float16
+from bnpo.policy.memory import ModelShape, check_memory
+from bnpo.ranks import check_bfloat16, check_cuda, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
@@ -68,8 +67,8 @@ class PreparedRun:
     evaluation: Evaluation | None  # None: no evaluation during training
     # Folder from which both load: the checkpoint, or the model of a new run or under an adapter
     model: Path
-    engine: EngineSettings
-    memory_plan: MemoryPlan
+    shape: ModelShape
+    longest: int  # tokens of the longest prompt plus answer, in training and evaluation
     resumed: bool  # the folder holds the run already, with or without a checkpoint
     checkpoint: Path | None  # the newest one; None: the run starts at step 0
     progress: Progress
@@ -123,10 +122,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     """Check and read all that a run needs, cheapest first, and lock its folder. No collective.
     Raises InputError.
     """
-    if "RANK" not in os.environ:
-        raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    check_config(config, ranks)
     folder = config.folder.output_dir
     check_dtype(config.hardware.dtype)
     # A job that is queued with --resume from its first start on finds no run then.
@@ -153,8 +149,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     check_format(config.data.rewards, tokenizer.decode(prompts[0]), config.data.grader)
     if not checkpoint:
         model_folder(config.data.model)  # after the data, since weights may be downloaded
-    plan = plan_here(config, model, longest)
-    engine = engine_settings(config, plan, longest)
+    shape = ModelShape(model)
+    check_memory(shape, config)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {
         "data_sha256": content_hash(problems),
@@ -174,7 +170,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     keep_tracebacks_in(folder)
     return PreparedRun(
-        config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
+        config, task, evaluation, model, shape, longest, resumed, checkpoint, progress, facts, lock
     )
 
 
@@ -184,8 +180,8 @@ def check_dtype(dtype: str) -> None:
         raise InputError(
             "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
         )
-    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
-    if torch.cuda.is_available() and has_cuda() and dtype == "bfloat16":
+    # torch sees GPUs, so check_cuda() is true, or says why they cannot be used
+    if torch.cuda.is_available() and check_cuda() and dtype == "bfloat16":
         check_bfloat16()
 
 
@@ -209,18 +205,6 @@ def starting_model(config: TrainConfig, checkpoint: Path | None) -> Path:
     if checkpoint:
         return adapter_base(checkpoint) or checkpoint
     return model_folder(config.data.model, weights=False, adapters=False)
-
-
-def engine_settings(config: TrainConfig, plan: MemoryPlan, longest: int) -> EngineSettings:
-    """Return the settings of a sampler of prompts and answers of up to `longest` tokens."""
-    return EngineSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-        tensor_parallel=config.hardware.sampler_ranks,
-    )
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:

@@ -13,8 +13,8 @@ from bnpo.data import WATCHED, watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
-from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
+from bnpo.policy.memory import sampler_settings
 from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.speed import Stopwatch
@@ -110,17 +110,15 @@ class Run:
             self._learner = Learner(
                 str(prepared.model), len(tokenizer), config, universal=converted
             )
-        share = sampler_share(prepared.memory_plan, config)
-        self._sampler = Sampler(
-            str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share)
-        )
+        engine = sampler_settings(prepared.shape, config, prepared.longest)
+        self._sampler = Sampler(str(prepared.model), tokenizer, engine)
         if checkpoint:
             # `prove_start` then gives the sampler the loaded weights
             self._learner.load(checkpoint / "trainer")
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
         start_check = prove_start(self._learner, self._sampler, text)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
-            self._open_folder(share)
+            self._open_folder(engine.gpu_memory)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
             self._watch(0)
@@ -134,9 +132,7 @@ class Run:
         """Claim the run's folder and open the metrics. Rank 0 only. Raises InputError."""
         prepared, config, facts = self._prepared, self._config, self._prepared.data_facts
         if share is not None:  # on GPUs
-            facts = facts | {
-                "sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}
-            }
+            facts = facts | {"sampler_share": share}
         if not prepared.resumed:
             claim_folder(config, facts)
         self._ranks.on_failure = self._end_folder
