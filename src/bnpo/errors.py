@@ -36,8 +36,7 @@ def error_line() -> Iterator[None]:
     """Print an error that leaves the context, as `report` does, and end the program with its exit
     status.
 
-    Ranks read the same input and find the same error in it. The first one of the machine prints it,
-    and the launcher then ends the others.
+    Ranks read the same input and find the same error in it. The first one of the machine prints it.
     """
     is_first_rank = os.environ.get("LOCAL_RANK", "0") == "0"
     if is_first_rank:
@@ -45,8 +44,8 @@ def error_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_first_rank and "met" not in _marks:
-            _wait_for_first_rank()
+        if not is_first_rank and "met" not in _marks and _first_rank_fails():
+            sys.exit(getattr(error, "exit_status", 1))
         sys.exit(report(error))
 
 
@@ -83,21 +82,20 @@ def report(error: Exception) -> int:
     return 1
 
 
-def _wait_for_first_rank() -> None:
-    """Return once the first rank of this machine has passed the checks that this rank has failed.
-
-    If it fails them, too, it prints the error, and its end ends this rank: by the launcher's
-    signal or, without a launcher, here.
+def _first_rank_fails() -> bool:
+    """Wait until the first rank of this machine has passed the checks that this rank has failed, or
+    has ended, and return whether it has ended. It then has printed the error.
     """
     seen, absent_since = False, time.monotonic()
     while not _is_marked("met"):
         if _is_marked("checks"):
             seen, absent_since = True, time.monotonic()
         elif seen:
-            sys.exit(1)
+            return True
         elif time.monotonic() - absent_since > ABSENT_SECONDS:
-            return
+            break
         time.sleep(0.1)
+    return False
 
 
 def _mark_name(stage: str) -> str:
