@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bnpo.planning import GIB, ModelShape, learner_memory
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,8 +24,10 @@ from bnpo.config import TrainConfig, parse_train_config
 from bnpo.files import ROOT
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import add_adapter
+from bnpo.policy.memory import GIB, ModelShape
 from bnpo.policy.model import ATTENTION, Policy, _select_rows, attention
 from conftest import CUDA_BUILD, report_of
+from planner.memory import learner_memory
 
 
 class LiveStorages(TorchDispatchMode):

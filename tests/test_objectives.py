@@ -4,7 +4,6 @@ type.
 
 import numpy as np
 import pytest
-from bnpo.planning import objective_lines
 from scipy.integrate import quad
 from scipy.stats import binom
 
@@ -15,6 +14,7 @@ from bnpo.algorithm.weights import exact_objective, exact_weight, gains, shares,
 from bnpo.config import check_config, parse_train_config
 from conftest import refused
 from paper.objectives import FITS, atlas, beta_moments, group_gains
+from planner.dry_run import objective_lines
 from test_estimators import slope
 
 

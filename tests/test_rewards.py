@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bnpo.planning import dry_run_evaluation, dry_run_training
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
@@ -31,6 +30,7 @@ from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_gr
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
+from planner.dry_run import dry_run_evaluation, dry_run_training
 
 
 @pytest.fixture(scope="module")

@@ -119,10 +119,11 @@ def main() -> None:
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     import peft  # noqa: F401 - the first learner with LoRA imports it, and its memory would be measured too
     import torch.distributed as dist
-    from bnpo.planning import CONTEXTS, ModelShape, learner_memory
 
     from bnpo.config import parse_train_config
+    from bnpo.policy.memory import ModelShape
     from bnpo.ranks import gather
+    from planner.memory import CONTEXTS, learner_memory
 
     dist.init_process_group("gloo")
     model, ranks = sys.argv[-1], dist.get_world_size()

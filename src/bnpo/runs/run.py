@@ -233,7 +233,7 @@ class Run:
             cure = (
                 f"Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
             )
-            raise RunError(f"{problem} {step.number} (--max-bad-steps). {cure}")
+            raise RunError(f"{problem} {step.number}. {cure}")
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
         every = config.folder.save_every
