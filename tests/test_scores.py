@@ -8,12 +8,11 @@ import signal
 
 import numpy as np
 import pytest
-from bnpo.planning import dry_run_evaluation
 from scipy import stats
 from transformers import AutoTokenizer
 
 import compare as compare_script
-from bnpo.config import TINY_MODEL, Planning
+from bnpo.config import TINY_MODEL
 from bnpo.evaluation.program import EvalConfig, run
 from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
@@ -30,6 +29,7 @@ from bnpo.evaluation.scores import (
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import InputError, write_json, write_json_lines
 from conftest import python, refused
+from planner.dry_run import dry_run_evaluation
 
 
 def test_the_clustered_error_covers_at_its_nominal_rate():
@@ -166,9 +166,7 @@ def test_a_difference_that_cannot_be_estimated_is_no_0():
 
 
 def test_a_dry_run_prints_the_detectable_difference(capsys):
-    dry_run_evaluation(
-        EvalConfig(str(TINY_MODEL), suite="arithmetic", planning=Planning(dry_run=True))
-    )
+    dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite="arithmetic", dry_run=True))
     printed = capsys.readouterr().out
     assert (
         "arithmetic: 500 problems x 4 repetitions; a true difference of 8.9 points to any other "

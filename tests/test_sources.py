@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bnpo.planning import training_inputs
 
 from bnpo.config import parse_train_config
 from bnpo.data import Columns, Problem, load_problems, load_sources, questions_at, sampling_seeds
@@ -22,6 +21,7 @@ from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT, InputError
 from conftest import refused
 from hub import COMMIT, hub
+from planner.inputs import training_inputs
 
 ROWS = [
     {

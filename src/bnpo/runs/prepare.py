@@ -15,7 +15,7 @@ import torch
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.config import PRESETS, TrainConfig, flat_settings
+from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
 from bnpo.data import (
     asks_for_tags,
     chat_template,
@@ -24,6 +24,7 @@ from bnpo.data import (
     load_sources,
     stop_token_ids,
 )
+from bnpo.environment import become_only_rank
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import (
@@ -122,7 +123,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     """Check and read all that a run needs, cheapest first, and lock its folder. No collective.
     Raises InputError.
     """
+    if "RANK" not in os.environ:  # called from Python, without a launcher
+        become_only_rank()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    check_config(config, ranks)
     folder = config.folder.output_dir
     check_dtype(config.hardware.dtype)
     # A job that is queued with --resume from its first start on finds no run then.
