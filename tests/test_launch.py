@@ -271,9 +271,12 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(metadata, "version", partial(version, packages=found.packages))
         monkeypatch.setattr("torch.version.cuda", None if for_cpus else "13.0")
         monkeypatch.setattr("bnpo.ranks.driver_cuda_version", lambda: found.driver)
-        gpus = 0 if for_cpus or hides_gpus() else len(found.capabilities)
-        monkeypatch.setattr("torch.cuda.is_available", lambda: gpus > 0)
-        monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+
+        def gpus() -> int:
+            return 0 if for_cpus or hides_gpus() else len(found.capabilities)
+
+        monkeypatch.setattr("torch.cuda.is_available", lambda: gpus() > 0)
+        monkeypatch.setattr("torch.cuda.device_count", gpus)
         monkeypatch.setattr("torch.cuda.get_device_capability", partial(capability, found=found))
         monkeypatch.setattr("sysconfig.get_paths", lambda scheme: {"include": str(tmp_path)})
         if found.header:

@@ -2,7 +2,6 @@
 hours of a plan, compared with a computation by hand.
 """
 
-import itertools
 import json
 import re
 import shutil
@@ -10,7 +9,6 @@ import shutil
 import pytest
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-import reproduce
 from bnpo.config import TINY_MODEL, TrainConfig, parse_train_config, with_settings
 from bnpo.files import ROOT
 from bnpo.policy.memory import (
@@ -153,37 +151,6 @@ def test_a_sampler_that_does_not_fit_is_refused_by_what_is_measured(
 ):
     with refused(message):
         settings_of("7b", free, *flags)
-
-
-def fewest_flags(model: str, gpus: int, gpu: str, lora: list[str]) -> str:
-    """Return a cell of the table in docs/gpus.md: the fewest flags with which a model fits, and
-    CPU memory per rank.
-    """
-    shape, fitting = ModelShape(ROOT / "data" / "models" / model), []
-    shares = [1] + [ranks for ranks in (2, 4, 8) if ranks <= gpus]
-    for ranks, optimizer, weights in itertools.product(shares, (False, True), (False, True)):
-        values = {"offload_optimizer": optimizer, "offload_weights": weights}
-        tried = with_settings(config(*lora), sampler_ranks=ranks, **values)
-        plan = plan_memory(shape, tried, 4096, gpus, data_sheet(gpu)[0])
-        flags = ["--offload-optimizer"] * optimizer + ["--offload-weights"] * weights
-        flags += [f"--sampler-ranks {ranks}"] * (ranks > 1)
-        if not plan.problem:
-            fitting.append((len(flags), plan.offloaded, ranks, " ".join(flags)))
-    if not fitting:
-        return "does not fit"
-    _, cpu_memory, _, flags = min(fitting)
-    memory = f" ({cpu_memory / GIB:.0f} GiB)" if cpu_memory else ""
-    return (f"`{flags}`" if flags else "no flag") + memory
-
-
-def test_the_page_on_gpus_is_right_about_what_fits():
-    page = (ROOT / "docs" / "gpus.md").read_text(encoding="utf-8")
-    row = r"^\| (Qwen\S+) \| (\d+) x (\S+) \(\d+ GiB\) \| (.+) \| (.+) \|$"
-    rows = re.findall(row, page, re.MULTILINE)
-    assert rows
-    for model, gpus, gpu, *cells in rows:
-        for cell, lora in zip(cells, ([], ["--lora-rank", "32"]), strict=True):
-            assert cell == fewest_flags(model, int(gpus), gpu, lora), (model, gpus, gpu, lora)
 
 
 def test_a_shared_sampler_has_a_part_of_weights_and_cache_on_each_rank():
@@ -339,13 +306,3 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     assert refused.stderr == (
         "error: --questions-per-step 32 cannot be divided by 3 ranks. Use a multiple of 3\n"
     )
-
-
-def test_the_page_has_the_commands_of_the_script(capsys):
-    page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    for table in ("table1", "table2"):
-        reproduce.main(reproduce.Args(table=table, print=True))
-        commands = f"--output-dir runs/{table}/"
-        shown = [line.strip() for line in page.splitlines() if commands in line]
-        assert shown
-        assert set(shown) <= set(capsys.readouterr().out.splitlines())

@@ -73,9 +73,6 @@ def set_defaults() -> None:
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary
-    # directory.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
     if is_rank():
         # The ranks of a machine share its cores. A rank that takes all of them slows down every
         # other one.
@@ -130,6 +127,8 @@ def setup_environment() -> None:
         # DeepSpeed's launcher gives each rank numbers of GPUs, even if the user has hidden them
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     find_writable_folders()
+    # Compiled GPU kernels: not in the temporary directory
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
     set_defaults()
 
 
@@ -287,20 +286,18 @@ def secure_output() -> None:
 
 
 def launcher_flags(ranks: int) -> list[str]:
-    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises
-    InputError.
+    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs, which
+    --num_gpus ignores. Raises InputError.
     """
-    # --num_gpus ignores CUDA_VISIBLE_DEVICES, and takes GPU 0 and those that follow
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if not names or not expects_cuda():
         return ["--num_gpus", str(ranks)]
     gpus = [name.strip() for name in names.split(",")]
     if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
-        needed = (
-            f"the numbers of GPUs, as nvidia-smi -L lists them, one for each of {ranks} ranks "
-            "(--num_gpus)"
+        raise InputError(
+            f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs the numbers of GPUs, as "
+            f"nvidia-smi -L lists them, one for each of {ranks} ranks (--num_gpus)"
         )
-        raise InputError(f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs {needed}")
     return ["--include", "localhost:" + ",".join(gpus[:ranks])]
 
 
@@ -332,9 +329,10 @@ def parse_command(
 
 
 def run_program(main: Callable[[T], None], settings: type[T], **options: object) -> None:
-    """Call `main` with the settings that the command line sets. An error ends the program, see
-    `error_line`.
+    """Run a program: call `main` with the settings that the command line sets. An error ends the
+    program, see `error_line`.
     """
+    setup_environment()
     with error_line():
         main(parse_command(settings, **options))
 

@@ -47,7 +47,7 @@ from bnpo.policy.folder import (
     model_hash,
 )
 from bnpo.policy.memory import ModelShape, check_memory
-from bnpo.ranks import check_bfloat16, check_cuda, gather, trains_in_float16
+from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.rollouts import Task
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
@@ -85,8 +85,7 @@ class PreparedRun:
         count, n = len(self.task.problems), batch.questions_per_step
         if batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
             return batch.epochs * (count // n)
-        # Counted from here, since a resumed run may have made its first steps with another number
-        # of questions.
+        # Counted from here: a resumed run may have made its first steps with another n
         epoch, asked = divmod(self.progress.place, count)
         return self.progress.step + (count - asked) // n + (batch.epochs - epoch - 1) * (count // n)
 
@@ -97,10 +96,9 @@ class PreparedRun:
         everyone = gather((self.progress, self.steps, self.data_facts))
         for rank, read in enumerate(everyone):
             if read != everyone[0]:
-                problem = f"rank {rank} has other data than rank 0, or another checkpoint in"
                 raise InputError(
-                    f"{problem} {self.config.folder.output_dir}. All machines must see the same "
-                    "files"
+                    f"rank {rank} has other data than rank 0, or another checkpoint in "
+                    f"{self.config.folder.output_dir}. All machines must see the same files"
                 )
 
     def describe(self) -> None:
@@ -138,7 +136,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     problems, source_facts = load_sources(config.data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    model = starting_model(config, checkpoint)
+    if checkpoint:  # of a whole model, or of an adapter
+        model = adapter_base(checkpoint) or checkpoint
+    else:  # its weights need not be there yet
+        model = model_folder(config.data.model, weights=False, adapters=False)
     if not resumed:
         check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
@@ -184,8 +185,7 @@ def check_dtype(dtype: str) -> None:
         raise InputError(
             "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
         )
-    # torch sees GPUs, so check_cuda() is true, or says why they cannot be used
-    if torch.cuda.is_available() and check_cuda() and dtype == "bfloat16":
+    if dtype == "bfloat16" and torch.cuda.is_available():
         check_bfloat16()
 
 
@@ -200,15 +200,6 @@ def lock_unchanged(config: TrainConfig, ranks: int, progress: Progress, resumed:
     elif find_checkpoint(folder, ranks) != progress:
         raise InputError(f"{folder}: another process trained in it until now. Start again")
     return lock
-
-
-def starting_model(config: TrainConfig, checkpoint: Path | None) -> Path:
-    """Return the folder that learner and sampler load: of the checkpoint, of --model, or of the
-    model under an adapter. Weights of --model need not be there yet. Raises InputError.
-    """
-    if checkpoint:
-        return adapter_base(checkpoint) or checkpoint
-    return model_folder(config.data.model, weights=False, adapters=False)
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
@@ -259,9 +250,7 @@ def check_format(rewards: Sequence[str], prompt: str, rule: str = "default") -> 
         problem = (
             "--rewards format: the chat template opens <think> itself, so no answer has that tag"
         )
-        raise InputError(
-            f"{problem}; take --thinking off, another --template, or a reward of your own"
-        )
+        raise InputError(f"{problem}; take --thinking off, another --template, or your own reward")
 
 
 def input_hashes(
