@@ -23,8 +23,9 @@ from pathlib import Path
 
 import psutil
 
-from bnpo.environment import expects_cuda, forget_launcher, launcher_flags, setup_environment
+from bnpo.environment import expects_cuda, forget_launcher, setup_environment
 from bnpo.errors import error_line
+from bnpo.files import InputError
 
 # With one of these flags the ranks are on several machines, or on chosen GPUs
 PLACES = ("-H", "-i", "-e", "--hostfile", "--include", "--exclude", "--no")
@@ -65,6 +66,22 @@ def with_visible_gpus(flags: list[str]) -> list[str]:
     if "--include" in chosen:  # `deepspeed` would print that it ignores the variable
         del os.environ["CUDA_VISIBLE_DEVICES"]
     return [*chosen, *others]
+
+
+def launcher_flags(ranks: int) -> list[str]:
+    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs, which
+    --num_gpus ignores. Raises InputError.
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not names or not expects_cuda():
+        return ["--num_gpus", str(ranks)]
+    gpus = [name.strip() for name in names.split(",")]
+    if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
+        raise InputError(
+            f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs the numbers of GPUs, as "
+            f"nvidia-smi -L lists them, one for each of {ranks} ranks (--num_gpus)"
+        )
+    return ["--include", "localhost:" + ",".join(gpus[:ranks])]
 
 
 def run_launcher(flags: list[str]) -> int:

@@ -285,22 +285,6 @@ def secure_output() -> None:
             )
 
 
-def launcher_flags(ranks: int) -> list[str]:
-    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs, which
-    --num_gpus ignores. Raises InputError.
-    """
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if not names or not expects_cuda():
-        return ["--num_gpus", str(ranks)]
-    gpus = [name.strip() for name in names.split(",")]
-    if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
-        raise InputError(
-            f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs the numbers of GPUs, as "
-            f"nvidia-smi -L lists them, one for each of {ranks} ranks (--num_gpus)"
-        )
-    return ["--include", "localhost:" + ",".join(gpus[:ranks])]
-
-
 def parse_command(
     settings: type[T],
     argv: Sequence[str] | None = None,

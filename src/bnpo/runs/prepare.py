@@ -125,7 +125,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         become_only_rank()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
-    folder = config.folder.output_dir
+    data, folder = config.data, config.folder.output_dir
     check_dtype(config.hardware.dtype)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
@@ -133,13 +133,13 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         check_changes(config, {})  # the settings; below also what they name
     else:
         check_output_dir(config)  # again with the lock, but before anything is downloaded
-    problems, source_facts = load_sources(config.data.train_data, config.columns)
+    problems, source_facts = load_sources(data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
     if checkpoint:  # of a whole model, or of an adapter
         model = adapter_base(checkpoint) or checkpoint
     else:  # its weights need not be there yet
-        model = model_folder(config.data.model, weights=False, adapters=False)
+        model = model_folder(data.model, weights=False, adapters=False)
     if not resumed:
         check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
@@ -150,10 +150,10 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
     of_suite = evaluation.prompts.values() if evaluation else ()
     check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
-    check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
-    check_format(config.data.rewards, tokenizer.decode(prompts[0]), config.data.grader)
+    check_references(kept_problems, data.train_data, data.rewards, data.grader)
+    check_format(data.rewards, tokenizer.decode(prompts[0]), data.grader)
     if not checkpoint:
-        model_folder(config.data.model)  # after the data, since weights may be downloaded
+        model_folder(data.model)  # after the data, since weights may be downloaded
     shape = ModelShape(model)
     check_memory(shape, config)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
@@ -168,10 +168,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if resumed:
         check_changes(config, facts)
     lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
-    data, example = config.data, kept_problems[0].answer
-    grader = Grader(
-        data.rewards, grader=data.grader, users_range=config.users_range, example=example
-    )
+    users = {"users_range": config.users_range, "example": kept_problems[0].answer}
+    grader = Grader(data.rewards, grader=data.grader, **users)
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     keep_tracebacks_in(folder)
     return PreparedRun(
