@@ -32,6 +32,7 @@ from bnpo.config import TrainConfig, check_config, parse_train_config, with_sett
 from bnpo.data import questions_at
 from bnpo.files import InputError
 from bnpo.grading.rewards import reward_name
+from bnpo.policy.memory import sampler_settings
 from bnpo.policy.speed import Stopwatch
 from bnpo.ranks import check_cuda
 from bnpo.rollouts import Rollouts, Task, collect, has_signal
@@ -96,7 +97,8 @@ def sample_answers(config: TrainConfig) -> Sample:
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     from bnpo.policy.sampler import Sampler  # imports vLLM
 
-    sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
+    engine = sampler_settings(prepared.shape, config, prepared.longest)
+    sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
     stopwatch = Stopwatch()
     try:
         problems, seed = len(prepared.task.problems), config.sampling.seed

@@ -24,6 +24,7 @@ from bnpo.files import ROOT
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.folder import (
     EARLIER,
+    check_changes,
     check_output_dir,
     claim_folder,
     delete_earlier,
@@ -42,7 +43,6 @@ from conftest import (
     temporary_folder,
     users_environment,
 )
-from launch import check_train_flags
 from processes import killed_at
 
 
@@ -378,6 +378,12 @@ def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_ear
     assert files_of(run) == before
 
 
+def check_start(run, *flags: str) -> None:
+    """Check what a start finds in the run's folder before it reads data."""
+    config, _ = parse_train_config(["--preset", "tiny", "--output-dir", str(run), *flags], False)
+    return check_changes(config, {}) if config.folder.resume else check_output_dir(config)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -386,20 +392,20 @@ def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_ear
         (["--train-data", "absent.jsonl"], "holds a run. Continue it with --resume, replace it"),
     ],
 )
-def test_the_launcher_compares_settings_with_those_of_the_run_before_it_reads_data(
+def test_a_start_compares_settings_with_those_of_the_run_before_it_reads_data(
     flags, message, earlier
 ):
     with refused(re.escape(message)):
-        check_train_flags(["--preset", "tiny", "--output-dir", str(earlier[0]), *flags], 1)
+        check_start(earlier[0], *flags)
 
 
-def test_the_launcher_lets_settings_and_data_change_that_may_change(earlier):
+def test_a_start_lets_settings_and_data_change_that_may_change(earlier):
     run, _ = earlier
     allowed = ["--resume", "--lr", "1e-3", "--allow-changes", "lr,which", "--steps", "200"]
-    assert check_train_flags(["--preset", "tiny", "--output-dir", str(run), *allowed], 1) is None
+    check_start(run, *allowed)
     (run / "config.json").write_text('{"model_type": "qwen2"}')
     with refused("its config.json is of no run; choose another --output-dir"):
-        check_train_flags(["--preset", "tiny", "--output-dir", str(run), "--resume"], 1)
+        check_start(run, "--resume")
 
 
 def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
