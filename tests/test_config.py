@@ -32,13 +32,11 @@ from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import (
     check_changes,
-    check_output_dir,
     claim_folder,
-    delete_earlier,
     lock_run,
 )
 from bnpo.runs.prepare import local_sources, prepare_run
-from conftest import files_of, refused
+from conftest import refused
 
 
 def parse(*flags: str) -> TrainConfig:
@@ -268,20 +266,12 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
         prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
 
 
-def test_a_folder_that_holds_a_run_is_kept_unless_told(ranks, tmp_path):
-    claim_folder(parse("--output-dir", str(tmp_path), "--lr", "2e-5"), {})
-    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 2e-5
-    for name in ("metrics.jsonl", "mine.txt"):
-        (tmp_path / name).write_text("precious")
-    holds = r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose"
-    with refused(holds):  # before a model is downloaded
+def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_downloaded(ranks, tmp_path):
+    claim_folder(parse("--output-dir", str(tmp_path)), {})
+    with refused(
+        r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose"
+    ):
         prepare_run(parse("--output-dir", str(tmp_path), "--model", "nobody/absent"))
-    config = parse("--output-dir", str(tmp_path), "--overwrite")
-    check_output_dir(config)
-    assert (tmp_path / "metrics.jsonl").read_text() == "precious"
-    claim_folder(config, {})
-    delete_earlier(tmp_path)  # as after the first step
-    assert set(files_of(tmp_path)) == {"config.json", "mine.txt"}
 
 
 def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bnpo.config import TINY_MODEL
+from bnpo.errors import report
 from bnpo.policy.speed import TIMINGS
 from conftest import (
     ROOT,
@@ -141,6 +142,16 @@ def test_incomplete_weights_and_nan_are_refused_by_name(change, message, tmp_pat
         assert str(model) in line
         assert "Traceback" not in failed.stdout
         assert not (run / "metrics.jsonl").exists()
+
+
+def test_too_little_gpu_memory_is_a_line_with_the_cure(capsys):
+    assert (
+        report(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nOf 80")) == 1
+    )
+    line = capsys.readouterr().err
+    assert line.startswith("error: OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. ")
+    assert "Lower --micro-batch-tokens or --gpu-memory. scripts/plan.py" in line
+    assert line.count("\n") == 1
 
 
 @pytest.mark.sampler
