@@ -40,20 +40,11 @@ SMALL += ("--max-answer-tokens", 32, "--watch-questions", 0)
 
 def start_rank(rank: int, port: int, output: Path, fault: str) -> subprocess.Popen:
     """One of three ranks of a run that meet at a port."""
-    environment = os.environ | {
-        "WORLD_SIZE": "3",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     command = [sys.executable, "tests/programs/lifeline_check.py", fault]
     with output.open("w") as file:
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=file,
-            stderr=file,
-        )
+        return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
 
 
 @pytest.mark.program
@@ -145,9 +136,8 @@ def test_incomplete_weights_and_nan_are_refused_by_name(change, message, tmp_pat
 
 
 def test_too_little_gpu_memory_is_a_line_with_the_cure(capsys):
-    assert (
-        report(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nOf 80")) == 1
-    )
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nOf 80")
+    assert report(error) == 1
     line = capsys.readouterr().err
     assert line.startswith("error: OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. ")
     assert "Lower --micro-batch-tokens or --gpu-memory. scripts/plan.py" in line
