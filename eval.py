@@ -4,7 +4,7 @@ sample.
     python eval.py --ckpt runs/tiny-bnpo-seed0/last    # a checkpoint of a training run
     python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B    # compare two models
     python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1    # the paper's number
-    python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run --gpus 4 --gpu H20    # hours and memory
+    python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run    # problems and answers; starts nothing
     python eval.py --regrade evals/results/FOLDER    # grade kept samples again, without a model
 """
 
@@ -29,8 +29,8 @@ def main() -> None:
 
     with error_line():
         config = parse_command(EvalConfig, prog="eval.py")
-        if config.planning.dry_run:
-            from bnpo.planning import dry_run_evaluation
+        if config.dry_run:
+            from planner.dry_run import dry_run_evaluation
 
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run

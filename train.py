@@ -2,43 +2,53 @@
 
 deepspeed train.py --algo bnpo    # the paper's settings with a GPU, else the tiny model
 deepspeed --num_gpus 2 train.py --algo bnpo    # two ranks, without GPUs too
-deepspeed train.py --help    # every flag
-python train.py --preset paper-7b --dry-run --gpus 4 --gpu H20    # what a run would take
+torchrun --nproc_per_node 2 train.py --algo bnpo    # the same
+python train.py --algo bnpo    # one rank, without a launcher
+python train.py --help    # the usual flags; --help-all shows all
+python train.py --preset paper-7b --dry-run    # check settings and data, start nothing
 """
 
 import os
 import sys
 
-from bnpo.environment import expects_cuda, setup_environment
+from bnpo.environment import (
+    become_only_rank,
+    expects_cuda,
+    is_rank,
+    setup_environment,
+)
 from bnpo.errors import error_line
 
 
 def main() -> None:
     setup_environment()
+    if not is_rank():
+        become_only_rank()
     with error_line():
         run(sys.argv[1:])
 
 
 def run(argv: list[str]) -> None:
-    """Train, or print the plan of a dry run, as command line `argv` asks. Raises InputError."""
+    """Train, or print what a dry run finds, as command line `argv` asks. Raises InputError."""
     from bnpo.config import check_config, parse_train_config
 
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    # The launcher adds --local_rank to the flags. The environment says the same.
+    # DeepSpeed's launcher adds --local_rank to the flags. The environment says the same.
     argv = [flag for flag in argv if not flag.startswith("--local_rank")]
     # Wrong flags are refused before torch is imported
     config, preset_line = parse_train_config(argv, expects_cuda())
-    check_config(config, config.planning.gpus or ranks)
-    if config.planning.dry_run:
-        from bnpo.planning import dry_run_training
+    if config.dry_run:
+        from planner.dry_run import dry_run_training
 
-        return dry_run_training(config) if rank == 0 else None
-    from bnpo.ranks import end_on_gpus, has_cuda
+        return dry_run_training(config) if os.environ["RANK"] == "0" else None
+    check_config(config, int(os.environ["WORLD_SIZE"]))
+    from bnpo.ranks import check_cuda, end_on_gpus, hide_cuda
 
-    has_cuda(optional=config.preset == "tiny")
-    if rank == 0:
+    if config.preset == "tiny":
+        hide_cuda()
+    check_cuda()
+    if os.environ["RANK"] == "0":
         print(preset_line, flush=True)
-    # Only now: without a usable GPU, `has_cuda` has hidden it from the libraries
+    # Only now: `hide_cuda` has hidden GPUs from the libraries that this imports
     from bnpo.loop import train
 
     train(config)

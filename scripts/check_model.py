@@ -39,7 +39,7 @@ from bnpo.policy.folder import (
     model_config,
     model_folder,
 )
-from bnpo.ranks import has_cuda
+from bnpo.ranks import check_cuda
 
 MOST_TOKENS = 4096
 """Rows of the embedding of a shortened model, and tokens of the longest text if the model's
@@ -114,7 +114,7 @@ def available_memory() -> int:
     there is one. Raises InputError if that cannot be used.
     """
     on_cpu = psutil.virtual_memory().available
-    return min(on_cpu, torch.cuda.mem_get_info()[0]) if has_cuda() else on_cpu
+    return min(on_cpu, torch.cuda.mem_get_info()[0]) if check_cuda() else on_cpu
 
 
 def two_layers(config: PretrainedConfig) -> PretrainedConfig:

@@ -24,6 +24,7 @@ setup_environment()
 
 import torch
 import torch.distributed as dist
+from bnpo.rollouts import Rollouts, Task, collect, has_signal
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -32,9 +33,9 @@ from bnpo.config import TrainConfig, check_config, parse_train_config, with_sett
 from bnpo.data import questions_at
 from bnpo.files import InputError
 from bnpo.grading.rewards import reward_name
+from bnpo.policy.memory import sampler_settings
 from bnpo.policy.speed import Stopwatch
-from bnpo.ranks import has_cuda
-from bnpo.rollouts import Rollouts, Task, collect, has_signal
+from bnpo.ranks import check_cuda
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import prepare_run
 
@@ -63,7 +64,7 @@ def main() -> None:
     with error_line():
         if args.questions < 1 or args.answers < 2:
             raise InputError("--questions must be at least 1, and --answers at least 2")
-        config, preset_line = parse_train_config(flags, has_cuda=has_cuda())
+        config, preset_line = parse_train_config(flags, has_cuda=check_cuda())
         print(preset_line, flush=True)
         check_config(config, ranks=1)
         with TemporaryDirectory(prefix="bnpo-check-task-") as folder:
@@ -96,7 +97,8 @@ def sample_answers(config: TrainConfig) -> Sample:
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     from bnpo.policy.sampler import Sampler  # imports vLLM
 
-    sampler = Sampler(str(prepared.model), prepared.task.tokenizer, prepared.engine)
+    engine = sampler_settings(prepared.shape, config, prepared.longest)
+    sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
     stopwatch = Stopwatch()
     try:
         problems, seed = len(prepared.task.problems), config.sampling.seed

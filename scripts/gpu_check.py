@@ -256,9 +256,9 @@ def main(args: Args) -> None:
         raise InputError(f"--only: unknown check {', '.join(unknown)}; known: {', '.join(names)}")
     import torch
 
-    from bnpo.ranks import has_cuda
+    from bnpo.ranks import check_cuda
 
-    if not has_cuda():
+    if not check_cuda():
         raise RunError("no CUDA device; these checks need an NVIDIA GPU (--list lists them)")
     args.output_dir = args.output_dir.resolve()  # the programs run in the repository's folder
     checks = [check for check in CHECKS if not args.only or check.name in args.only]

@@ -13,13 +13,14 @@ from collections.abc import MutableMapping
 from functools import partial
 from pathlib import Path
 
-from bnpo.environment import launcher_flags, setup_environment
+from bnpo.environment import setup_environment
 
 setup_environment()
 
 import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
+from launch import launcher_flags
 
 # Largest difference of pass@1 between two evaluations of one checkpoint with 400 answers each. The
 # standard deviation with independent answers is at most sqrt(2 / 400) / 2 = 0.035, so a correct

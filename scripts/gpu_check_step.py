@@ -29,14 +29,15 @@ MODEL = (
 def first_step(_args, _gpus: int, rows: Rows) -> None:
     """Measure one training step of a model with random weights and the shape of Qwen2.5-Math-1.5B.
 
-    The sizes may be at most those that bnpo.planning counts, because runs that do not fit are
-    refused by them; an update may also take WORKSPACES_GIB. The second sample is drawn with CUDA
-    graphs that slept, captured while torch's memory segments may grow.
+    The sizes may be at most those that src/planner counts; an update may also take
+    WORKSPACES_GIB. The second sample is drawn with CUDA graphs that slept, captured while torch's
+    memory segments may grow.
     """
     import torch
     import torch.distributed as dist
 
-    from bnpo.planning import ASLEEP, CONTEXTS, GRAPHS, ModelShape
+    from bnpo.policy.memory import ASLEEP, GRAPHS, ModelShape
+    from planner.memory import CONTEXTS
 
     torch.cuda.set_device(0)
     torch.ones(1, device="cuda")
@@ -89,8 +90,8 @@ def open_ranks() -> None:
 def open_learner(folder: str, *flags: str):
     """Return a learner of the model in `folder` as the only rank, and its config."""
     from bnpo.config import parse_train_config
-    from bnpo.planning import ModelShape
     from bnpo.policy.learner import Learner
+    from bnpo.policy.memory import ModelShape
 
     open_ranks()
     config, _ = parse_train_config([*flags, "--model", folder], has_cuda=True)
@@ -104,9 +105,9 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.planning import CONTEXTS, learner_memory
     from bnpo.policy.learner import Experience
     from bnpo.policy.speed import gpu_name, peak_tflops
+    from planner.memory import CONTEXTS, learner_memory
 
     rng = np.random.default_rng(0)
     answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]

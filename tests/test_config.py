@@ -1,4 +1,8 @@
+"""Settings: presets, flags and their checks; the folder of a run, as a start finds it."""
+
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -11,23 +15,31 @@ from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import (
     FREE,
     PRESETS,
+    REMOVED,
     TINY_MODEL,
+    USUAL,
     DataSettings,
     TrainConfig,
+    UpdateSettings,
     check_config,
     flat_settings,
     parse_train_config,
     preset_config,
+    with_settings,
 )
 from bnpo.files import InputError
 from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
-from bnpo.runs.folder import check_output_dir, claim_folder, delete_earlier, lock_run
+from bnpo.runs.folder import (
+    check_changes,
+    claim_folder,
+    lock_run,
+)
 from bnpo.runs.prepare import local_sources, prepare_run
-from conftest import files_of, refused
+from conftest import refused
 
 
-def parse(*flags):
+def parse(*flags: str) -> TrainConfig:
     return parse_train_config(list(flags), has_cuda=False)[0]
 
 
@@ -35,9 +47,10 @@ def test_auto_preset_says_what_it_took_and_why():
     config, line = parse_train_config([], has_cuda=False)
     assert config.data.train_data == ("arithmetic",)
     assert line == "preset tiny (no CUDA device was found; --preset chooses another)"
-    config, line = parse_train_config(["--lr", "3e-6"], has_cuda=True)
+    config, line = parse_train_config(["--preset", "auto", "--lr", "3e-6"], has_cuda=True)
     assert line.startswith("preset paper-1.5b (a CUDA device was found")
-    assert (config.data.model, config.update.lr) == ("Qwen/Qwen2.5-Math-1.5B", 3e-6)
+    assert (config.preset, config.update.lr) == ("paper-1.5b", 3e-6)
+    assert config.folder.output_dir == Path("runs/paper-1.5b-bnpo-seed0")
 
 
 def test_paper_settings_are_the_papers():
@@ -48,11 +61,7 @@ def test_paper_settings_are_the_papers():
     assert (batch.ppo_iterations, batch.mini_batches, batch.epochs) == (1, 1, 5)
     assert (update.lr, update.warmup_steps, update.aggregation) == (1e-6, 10, "seq-mean-token-sum")
     assert (update.weight_decay, update.betas, update.max_grad_norm) == (0, (0.9, 0.999), 1.0)
-    assert (sampling.temperature, sampling.max_prompt_tokens, sampling.max_answer_tokens) == (
-        1.0,
-        1024,
-        3072,
-    )
+    assert (sampling.temperature, sampling.max_answer_tokens) == (1.0, 3072)
     table_2 = parse("--preset", "paper-format")
     assert (table_2.data.rewards, table_2.data.template) == (("accuracy", "format"), "think")
     assert table_2.method.decompose
@@ -65,157 +74,34 @@ def test_presets_are_valid_and_flags_override_them(preset):
     assert (config.preset, config.batch.steps, config.method.algo) == (preset, 7, "grpo")
 
 
-def test_a_run_starts_from_the_settings_of_another_and_flags_win(tmp_path):
-    flags = (
-        "--algo",
-        "grpo",
-        "--rewards",
-        "accuracy,format",
-        "--betas",
-        "0.8",
-        "0.9",
-        "--importance-cap",
-        "2",
-    )
-    first = parse(
-        "--preset",
-        "tiny",
-        *flags,
-        "--save-every",
-        "7",
-        "--overwrite",
-        "--output-dir",
-        str(tmp_path / "a"),
-    )
-    (tmp_path / "a").mkdir()
-    claim_folder(first, {"data_sha256": "facts are no settings"})
-    saved = tmp_path / "a" / "config.json"
-    config, line = parse_train_config(["--config", str(saved), "--lr", "1e-5"], has_cuda=True)
-    assert line == f"preset tiny (with the settings of {saved})"
-    ours, expected = flat_settings(config), flat_settings(first)
-    assert ours.pop("config") == str(saved)
-    assert (ours.pop("lr"), ours.pop("output_dir")) == (1e-5, "runs/tiny-grpo-seed0")
-    assert not ours.pop("overwrite")
-    assert ours == {name: expected[name] for name in ours}
-    # As --steps 0 was saved once
-    saved.write_text(json.dumps(json.loads(saved.read_text()) | {"steps": None}))
-    assert parse("--config", str(saved)).batch.steps is None
-
-
-THINK = {"template": "think"}
-BRIEF = {"system_prompt": "Be brief."}
-
-
 @pytest.mark.parametrize(
-    ("preset", "saved", "flags", "expected"),
+    ("flags", "expected"),
     [
-        ("smollm2", {}, ["--template", "think"], THINK | {"system_prompt": None}),
-        ("smollm2", {}, ["--template=examples/base.jinja"], {"system_prompt": None}),
-        ("smollm2", {}, ["--template", "chat"], {"system_prompt": ""}),
+        ("smollm2 --template think", {"template": "think", "system_prompt": None}),
+        ("smollm2 --template=examples/base.jinja", {"system_prompt": None}),
+        ("smollm2 --template chat", {"system_prompt": ""}),
+        ("smollm2 --template examples/base.jinja --system-prompt ''", {"system_prompt": ""}),
+        ("smollm2 --system-prompt 'Be brief.'", {"system_prompt": "Be brief."}),
+        ("paper-format --system-prompt Hi", {"system_prompt": "Hi", "template": "chat"}),
+        ("paper-format --system_prompt=", {"template": "chat", "system_prompt": ""}),
+        ("paper-format --template chat", {"template": "chat", "system_prompt": None}),
+        ("tiny --epochs 2", {"steps": None, "epochs": 2}),
+        ("tiny --epochs 2 --steps 0", {"steps": 0, "epochs": 2}),
+        ("tiny --steps=7", {"steps": 7}),
+        ("tiny --lora-rank 4", {"lr": 1e-3}),
+        ("tiny --lora-rank 4 --lr 3e-6", {"lr": 3e-6}),
+        ("tiny --top-k 0 --importance-cap 0", {"top_k": None, "importance_cap": None}),
+        ("tiny --rewards accuracy format", {"rewards": ["accuracy", "format"]}),
+        ("tiny --rewards accuracy, format", {"rewards": ["accuracy", "format"]}),
         (
-            "smollm2",
-            {},
-            ["--template", "examples/base.jinja", "--system-prompt", ""],
-            {"system_prompt": ""},
+            "tiny --seed 3 --algo examples/estimator.py:median",
+            {"output_dir": "runs/tiny-median-seed3"},
         ),
-        ("smollm2", {}, ["--system-prompt", "Be brief."], BRIEF),
-        ("paper-format", {}, ["--system-prompt", "Be brief."], BRIEF | {"template": "chat"}),
-        ("paper-format", {}, ["--system_prompt="], {"template": "chat", "system_prompt": ""}),
-        ("paper-format", {}, ["--template", "chat"], {"template": "chat", "system_prompt": None}),
-        ("tiny", BRIEF, ["--template", "think"], THINK | {"system_prompt": None}),
-        ("tiny", BRIEF, ["--template", "examples/base.jinja"], BRIEF),
-        ("tiny", THINK, ["--system-prompt", "Be brief."], BRIEF | {"template": "chat"}),
-        ("tiny", {}, ["--epochs", "2"], {"steps": None, "epochs": 2}),
-        ("tiny", {}, ["--epochs", "2", "--steps", "0"], {"steps": 0, "epochs": 2}),
-        ("tiny", {"steps": 7}, ["--epochs=2"], {"steps": None, "epochs": 2}),
-        ("tiny", {"epochs": 3}, ["--steps", "7"], {"steps": 7}),
-        (
-            "tiny",
-            {"algo": "beta", "beta_parameters": [2, 2]},
-            ["--algo", "grpo"],
-            {"beta_parameters": None},
-        ),
-        (
-            "tiny",
-            {"algo": "weight", "weight": "p", "weight_wrong": "m"},
-            ["--algo", "grpo"],
-            {"weight": None},
-        ),
-        ("tiny", {"algo": "weight", "weight": "p"}, ["--algo", "weight"], {"weight": "p"}),
-        ("tiny", {"lr": 1e-5}, ["--lora-rank", "4", "--lr", "3e-6"], {"lr": 3e-6}),
     ],
 )
-def test_what_is_typed_holds_against_preset_and_config(preset, saved, flags, expected, tmp_path):
-    source = ["--preset", preset]
-    if saved:
-        (tmp_path / "config.json").write_text(json.dumps({"preset": preset} | saved))
-        source = ["--config", str(tmp_path / "config.json")]
-    config = parse(*source, *flags)
-    check_config(config, ranks=1)
-    settings = flat_settings(config)
+def test_what_is_typed_holds_against_the_preset(flags, expected):
+    settings = flat_settings(parse("--preset", *shlex.split(flags)))
     assert {name: settings[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("saved", "flags", "message"),
-    [
-        (
-            {},
-            ["--epochs", "2", "--steps", "7"],
-            "--steps and --epochs both set the number of steps",
-        ),
-        (
-            {},
-            ["--template", "think", "--system-prompt", "x"],
-            "--template think is a system prompt",
-        ),
-        ({}, ["--template", "think", "--system-prompt", ""], "--template think is a system prompt"),
-        (
-            {"eval_every": 0},
-            ["--eval-suite", "quick"],
-            "--eval-suite: has no effect, since --config",
-        ),
-        ({"rollouts_every": 0}, ["--watch-questions", "2"], "--config has --rollouts-every 0; set"),
-    ],
-)
-def test_flags_that_exclude_each_other_are_one_line(saved, flags, message, tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"preset": "tiny"} | saved))
-    with refused(message):
-        check_config(parse("--config", str(tmp_path / "config.json"), *flags), ranks=1)
-
-
-@pytest.mark.parametrize(
-    ("content", "flags", "message"),
-    [
-        (None, (), r"config.json: cannot be read \(.*; --config needs the config.json of a run"),
-        (
-            {"model_type": "qwen2"},
-            (),
-            "config.json: names no preset, as the config.json of a run does",
-        ),
-        (
-            {"preset": "tiny", "lr": "high"},
-            (),
-            "config.json: --lr: is high, must be a valid number; correct it",
-        ),
-        (
-            {"preset": "tiny", "betas": [0.5]},
-            (),
-            r"config.json: --betas: is \[0.5\], Field required",
-        ),
-        (
-            {"preset": "tiny"},
-            ("--preset", "paper-7b"),
-            "--preset paper-7b: --config sets all defaults, and is of",
-        ),
-    ],
-)
-def test_files_that_are_no_settings_of_a_run(content, flags, message, tmp_path):
-    file = tmp_path / "config.json"
-    if content:
-        file.write_text(json.dumps(content))
-    with refused(message):
-        parse("--config", str(file), *flags)
 
 
 @pytest.fixture
@@ -227,117 +113,76 @@ def ranks(monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            ["--algo", "beta"],
-            "--algo beta and --beta-parameters go together, as in --beta-parameters 2 2",
-        ),
-        (
-            ["--algo", "weight", "--weight", "`weight=(`"],
-            "is no expression, or is too large to evaluate. Use p, m, n",
-        ),
-        (["--weight", "p"], r"--algo weight and --weight go together, as in --weight '\(1-p\)\*\*"),
-        (
-            ["--reward-weights", "1", "2"],
-            "--reward-weights: are 1 2, must be one for each of the 1",
-        ),
-        (
-            ["--algo", "beta", "--beta-parameters", "0", "nan"],
-            "--beta-parameters: are 0 nan, must be above 0 and at",
-        ),
-        (["--max-concentration", "inf"], "--max-concentration: is inf, must be above 0 and finite"),
-        (
-            ["--algo", "gdpo", "--decompose"],
-            "--decompose: gdpo takes the rewards apart itself; use --no-decompose",
-        ),
-        (
-            ["--rewards", "accuracy,luck"],
-            "--rewards: unknown reward 'luck'; known: accuracy, format",
-        ),
-        (
-            ["--template", "no.jinja"],
-            "--template: no file 'no.jinja'; known: chat, think, or a Jinja file",
-        ),
-        (
-            ["--template", "think", "--system-prompt", "x"],
-            "--template think is a system prompt itself",
-        ),
-        (["--mini-batches", "5"], "32 questions cannot be cut into 5 equal parts"),
-        (
-            ["--temperature", "0.001"],
-            r"--temperature: is 0\.001, must be greater than or equal to 0\.01",
-        ),
-        (["--betas", "0.9", "nan"], "--betas: is nan, must be less than 1"),
-        (
-            ["--rewards", "accuracy,src/bnpo/loop.py:mean"],
-            "--rewards: reward/mean is a metric of every run; give",
-        ),
-        (
-            ["--reward-range", "1", "0"],
-            "--reward-range: 1 0: must be two finite numbers, the lower one first",
-        ),
-        (["--gpu-memory", "1.5"], "--gpu-memory: is 1.5, must be less than or equal to 1"),
-        (["--model", "tests"], r"tests: holds no config.json"),
-        (
-            ["--max-answer-tokens", "250"],
-            r"up to 314 tokens do not fit the context of .*, 256 tokens; lower .* by 58",
-        ),
-        (["--rewards", "tests/no.py:f"], "--rewards: unknown reward 'tests/no.py:f'; known"),
-        (
-            ["--max-prompt-tokens", "5"],
-            "needed, what --max-prompt-tokens 5 leaves of the data has 0; raise",
-        ),
-        (["--answer-pattern", "(a"], r"--answer-pattern '\(a': missing \), unterminated"),
-        (
-            ["--answer-pattern", "a"],
-            "--answer-pattern 'a': it needs one group, around the answer, as in ",
-        ),
-        (
-            ["--samples-per-question", "1"],
-            "--samples-per-question: with 1, all advantages of --algo bnpo are 0",
-        ),
-        (["--lora-rank", "0"], "--lora-rank: is 0, must be greater than 0"),
-        (["--lora-alpha", "8"], "--lora-alpha: needs --lora-rank"),
-        (
-            ["--dtype", "float16", "--loss-scale", "1000"],
-            "--loss-scale: is 1000, must be a power of two",
-        ),
+        ("--epochs 2 --steps 7", "--steps and --epochs both set the number of steps"),
+        ("--template think --system-prompt x", "--template think is a system prompt itself"),
+        ("--template think --system-prompt=", "--template think is a system prompt itself"),
+        ("--resume --overwrite", "--resume continues a run and --overwrite deletes it"),
+        ("--algo beta", "--algo beta and --beta-parameters go together, as in --beta-parameters 2"),
+        ("--algo weight --weight '`weight=(`'", "is no expression, or is too large to evaluate"),
+        ("--weight p", r"--algo weight and --weight go together, as in --weight '\(1-p\)\*\*"),
+        ("--reward-weights 1 2", "--reward-weights: are 1 2, must be one for each of the 1"),
+        ("--algo beta --beta-parameters 0 nan", "--beta-parameters: are 0 nan, must be above 0"),
+        ("--algo gdpo --decompose", "--decompose: gdpo takes the rewards apart itself; use --no-"),
+        ("--rewards accuracy,luck", "--rewards: unknown reward 'luck'; known: accuracy, format"),
+        ("--rewards tests/no.py:f", "--rewards: unknown reward 'tests/no.py:f'; known"),
+        ("--rewards accuracy,accuracy", "--rewards: accuracy, accuracy: names repeat"),
+        ("--rewards accuracy,src/bnpo/loop.py:mean", "reward/mean is a metric of every run; give"),
+        ("--rewards ,", "--rewards: name at least one"),
+        ("--reward-range 1 0", "--reward-range: 1 0: must be two finite numbers"),
+        ("--template no.jinja", "--template: no file 'no.jinja'; known: chat, think, or a Jinja"),
+        ("--system-prompt no/such.txt", "--system-prompt: no file 'no/such.txt'; correct the path"),
+        ("--mini-batches 5", "32 questions cannot be cut into 5 equal parts"),
+        ("--temperature 0.001", r"--temperature: is 0\.001, must be greater than or equal to 0\.0"),
+        ("--gpu-memory 1.5", "--gpu-memory: is 1.5, must be less than or equal to 1"),
+        ("--lr 0", "--lr: is 0.0, must be greater than 0"),
+        ("--clip-low nan", "--clip-low: is nan, must be less than 1"),
+        ("--lora-rank 0", "--lora-rank: is 0, must be greater than 0"),
+        ("--lora-alpha 8", "--lora-alpha: needs --lora-rank"),
+        ("--loss-scale 1000", "--loss-scale: is 1000, must be a power of two"),
+        ("--samples-per-question 1", "with 1, all advantages of --algo bnpo are 0"),
+        ("--answer-pattern '(a'", r"--answer-pattern '\(a': missing \), unterminated"),
+        ("--answer-pattern a", "--answer-pattern 'a': it needs one group, around the answer"),
+        ("--steps None", "None: None is not a value; omit the flag"),
+        ("--system-prompt=None", "None: None is not a value; omit the flag"),
+        # Found with the data and the model
+        ("--model tests", "tests: holds no config.json"),
+        ("--max-answer-tokens 250", r"up to 314 tokens do not fit the context of .*; lower .* 58"),
+        ("--max-prompt-tokens 5", "needed, what --max-prompt-tokens 5 leaves of the data has 0"),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):
     with refused(message):
-        prepare_run(parse("--output-dir", str(tmp_path / "run"), *flags))
+        prepare_run(parse("--output-dir", str(tmp_path / "run"), *shlex.split(flags)))
     assert not (tmp_path / "run").exists()
 
 
+def test_groups_check_themselves_however_they_are_made():
+    with refused("--lr: is -1, must be greater than 0"):
+        UpdateSettings(lr=-1)
+    with refused("--mini-batches: 32 questions cannot be cut into 5 equal parts"):
+        with_settings(PRESETS["tiny"], mini_batches=5)
+    with refused("--questions-per-step 32 cannot be divided by 3 ranks. Use a multiple of 3"):
+        check_config(PRESETS["tiny"], ranks=3)
+
+
 @pytest.mark.parametrize(
-    ("flags", "group", "name", "value"),
+    ("flags", "name", "value"),
     [
-        (["--output-dir=~/mine"], "folder", "output_dir", Path("/home/me/mine")),
-        (
-            ["--train-data", "~/a.jsonl", "~/b.csv"],
-            "data",
-            "train_data",
-            ("/home/me/a.jsonl", "/home/me/b.csv"),
-        ),
-        (["--rewards=accuracy,~/mine.py:f"], "data", "rewards", ("accuracy", "/home/me/mine.py:f")),
-        (["--eval-suite=~/suite.json"], "logging", "eval_suite", "/home/me/suite.json"),
-        (["--system-prompt=Be ~/brief."], "data", "system_prompt", "Be ~/brief."),
+        ("--output-dir=~/mine", "output_dir", "/home/me/mine"),
+        ("--train-data ~/a.jsonl ~/b.csv", "train_data", ["/home/me/a.jsonl", "/home/me/b.csv"]),
+        ("--eval-suite=~/suite.json", "eval_suite", "/home/me/suite.json"),
+        ("--allow-changes=lr,~/x", "allow_changes", ["lr", "/home/me/x"]),
+        ("--system-prompt='Be ~/brief.'", "system_prompt", "Be ~/brief."),
     ],
 )
-def test_a_tilde_is_the_home_wherever_a_path_begins(flags, group, name, value, monkeypatch):
+def test_a_tilde_is_the_home_wherever_a_path_begins(flags, name, value, monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    assert getattr(getattr(parse(*flags), group), name) == value
+    assert flat_settings(parse(*shlex.split(flags)))[name] == value
 
 
-def test_config_files_of_windows_and_of_the_home_are_read(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name, content in (
-        ("config.json", '{"preset": "tiny", "lr": 1}'),
-        ("prompt.txt", "Be exact.\n"),
-    ):
-        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content.replace("\n", "\r\n").encode())
-    config = parse("--config=~/config.json", "--system-prompt=~/prompt.txt")
-    assert (config.update.lr, config.data.system_prompt) == (1.0, "Be exact.")
+def test_a_prompt_file_of_windows_is_read(tmp_path):
+    (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbfBe exact.\r\n")
+    assert parse(f"--system-prompt={tmp_path}/prompt.txt").data.system_prompt == "Be exact."
 
 
 def test_choices_of_flags_are_those_of_the_code():
@@ -347,20 +192,20 @@ def test_choices_of_flags_are_those_of_the_code():
     assert set(names.replace(" or ", ", ").split(", ")) == ESTIMATORS.keys()
     assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
-    assert flat_settings(PRESETS["tiny"]).keys() >= FREE
+    assert flat_settings(PRESETS["tiny"]).keys() >= FREE | USUAL - {"dry_run"}
     assert all(config.preset == name for name, config in PRESETS.items())
+
+
+INTEL = "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16"
 
 
 @pytest.mark.parametrize(
     ("features", "dtype"),
     [
         ("flags\t\t: fpu sse4_2 fma avx2", "float32"),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16", "float32"),
-        (
-            "vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16 amx_bf16",
-            "bfloat16",
-        ),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f avx512bw avx512_bf16", "bfloat16"),
+        (INTEL, "float32"),
+        (f"{INTEL} amx_bf16", "bfloat16"),
+        (INTEL.replace("GenuineIntel", "AuthenticAMD"), "bfloat16"),
         ("Features\t: fp asimd bf16", "bfloat16"),
     ],
 )
@@ -373,54 +218,59 @@ def test_the_format_of_smollm2_is_the_one_that_the_cpu_multiplies_faster(
     assert preset_config("smollm2", has_cuda=True).hardware.dtype == "bfloat16"
 
 
-def test_help_names_the_preset_and_has_no_none(capsys):
-    with pytest.raises(SystemExit):
-        parse("--preset", "smollm2", "--help")
-    text = capsys.readouterr().out
-    assert text.splitlines()[2] == "Defaults are those of preset smollm2 (from --preset)."
+def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
+    everything = {*flat_settings(PRESETS["tiny"]), "dry_run"}
+    for flag, names in (("--help", USUAL), ("--help-all", everything), ("--help", USUAL)):
+        with pytest.raises(SystemExit):
+            parse("--preset", "smollm2", flag)
+        text = capsys.readouterr().out
+        shown = re.findall(r"^[|│ ] --([a-z][a-z-]+)", text, re.MULTILINE)
+        assert {name.replace("-", "_") for name in shown} == names
+    assert "\nDefaults are those of preset smollm2 (from --preset).\n" in text
     assert "None)" not in text
     assert "{None" not in text
-    with pytest.raises(SystemExit):
-        parse("--preset", "x")
-    assert "--preset" in capsys.readouterr().err
-    for words in (("--steps", "None"), ("--system-prompt=None",)):
-        with pytest.raises(InputError, match="None: there is no such value; leave the flag out"):
-            parse(*words)
+
+
+def test_an_unknown_preset_or_flag_is_named(capsys):
+    for flags in (("--preset", "x"), ("--nope", "1")):
+        with pytest.raises(SystemExit) as end:
+            parse(*flags)
+        assert end.value.code == 2
+        assert flags[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        ({name: value for name, value in REMOVED.items()}, None),
+        ({"config": "runs/x/config.json", "max_bad_steps": 9, "clip_low": 0.2}, None),
+        ({"betas": [0.9, 0.95]}, r"has betas \[0.9, 0.95\], and this version has \[0.9, 0.999\]"),
+        ({"top_k_in_learner": False}, "has top_k_in_learner False, and this version has True only"),
+        ({"lr": 1.0}, r"lr was 1.0, is 0.0001\. Use the old settings, or --allow-changes lr"),
+    ],
+)
+def test_a_run_of_an_earlier_version_is_resumed_if_it_means_the_same(old, message, tmp_path):
+    config = parse("--output-dir", str(tmp_path), "--resume")
+    saved = flat_settings(config) | old
+    (tmp_path / "config.json").write_text(json.dumps(saved))
+    if message is None:
+        return check_changes(config, {})
+    with refused(message):
+        check_changes(config, {})
 
 
 def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):
-    """Without a network the download itself cannot be shown: this goes as far as the first
-    request.
-    """
+    """Without a network this goes as far as the first request."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(
-        InputError, match=r"Qwen/absent: no such local folder, and the download .* failed"
-    ):
+    with refused("Qwen/absent: no such local folder, and the download .* failed"):
         prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
-
-
-def test_a_folder_that_holds_a_run_is_kept_unless_told(tmp_path):
-    config = parse("--output-dir", str(tmp_path), "--lr", "2e-5")
-    claim_folder(config, {})
-    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 2e-5
-    (tmp_path / "metrics.jsonl").write_text("precious")
-    with pytest.raises(
-        InputError,
-        match=r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose",
-    ):
-        check_output_dir(config)
-    config = parse("--output-dir", str(tmp_path), "--overwrite")
-    check_output_dir(config)
-    (tmp_path / "mine.txt").write_text("precious")
-    assert (tmp_path / "metrics.jsonl").read_text() == "precious"
-    claim_folder(config, {})
-    delete_earlier(tmp_path)  # as after the first step
-    assert set(files_of(tmp_path)) == {"config.json", "mine.txt"}
 
 
 def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_downloaded(ranks, tmp_path):
     claim_folder(parse("--output-dir", str(tmp_path)), {})
-    with refused("holds a run"):
+    with refused(
+        r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose"
+    ):
         prepare_run(parse("--output-dir", str(tmp_path), "--model", "nobody/absent"))
 
 
@@ -431,9 +281,7 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
     shutil.copytree(TINY_MODEL, run / "checkpoints" / "step-000002")
     (run / "last").symlink_to("checkpoints/step-000002")
     for model in (run / "last", run / "checkpoints" / "step-000002", run):
-        with pytest.raises(
-            InputError, match=r"belongs to the run in .*run, which a new run would delete\. Choose"
-        ):
+        with refused(r"belongs to the run in .*run, which a new run would delete\. Choose"):
             prepare_run(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
     assert (run / "last" / "config.json").exists()
 
@@ -447,14 +295,8 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     template.write_text("{{ strftime_now('%Y') }} {{ messages[-1]['content'] }}")
     (tmp_path / "other.py").write_text("not imported")
     assert local_sources(reward) == {reward, helper}
-    flags = (
-        "--output-dir",
-        str(run),
-        "--template",
-        str(template),
-        "--rewards",
-        f"accuracy,{reward}:mine",
-    )
+    rewards = f"accuracy,{reward}:mine"
+    flags = ("--output-dir", str(run), "--template", str(template), "--rewards", rewards)
     prepared = prepare_run(parse(*flags))
     run.mkdir(exist_ok=True)
     claim_folder(prepared.config, prepared.data_facts)
@@ -463,55 +305,40 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     saved = run / "config.json"
     facts = saved.read_text()
     saved.write_text(json.dumps(json.loads(facts) | {"prompts_sha256": "of another year"}))
-    with pytest.raises(
-        InputError, match="other settings would change the run: prompts_sha256 was of another year"
-    ):
+    with refused("other settings would change the run: prompts_sha256 was of another year"):
         prepare_run(parse(*flags, "--resume"))
     saved.write_text(facts)
     helper.write_text("one = 0.5\n")
-    with pytest.raises(
-        InputError, match="other settings would change the run: reward_sha256 has changed"
-    ):
+    with refused("other settings would change the run: reward_sha256 has changed"):
         prepare_run(parse(*flags, "--resume"))
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     first = lock_run(tmp_path / "run")
-    with pytest.raises(
-        InputError, match=r"run: another process is training in it\. Stop that process, or choose"
-    ):
+    with refused(r"run: another process is training in it\. Stop that process, or choose"):
         lock_run(tmp_path / "run")
     first.release()
     lock_run(tmp_path / "run").release()
 
 
 def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
-    later = [
-        "rollouts/step-000003.jsonl",
-        "evals/step-000004/results.json",
-        "checkpoints/.step-000004.unfinished/x",
-    ]
-    kept = [
-        "rollouts/step-000002.jsonl",
-        "checkpoints/step-000002/config.json",
-        "checkpoints/step-000003-good/config.json",
-        "mine/step-000009",
-        "notes/step-final.md",
-    ]
+    later = ["rollouts/step-000003.jsonl", "evals/step-000004/results.json"]
+    later += ["checkpoints/.step-000004.unfinished/x"]
+    kept = ["rollouts/step-000002.jsonl", "checkpoints/step-000002/config.json"]
+    kept += ["checkpoints/step-000003-good/config.json", "mine/step-000009", "notes/step-final.md"]
     for name in [*later, *kept]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    (tmp_path / "metrics.jsonl").write_text(
-        "".join(f'{{"step": {step}}}\n' for step in range(4)) + '{"step": 4, "lo'
-    )
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(f'{{"step": {step}}}\n' for step in range(4)) + '{"step": 4, "lo')
     rewind(tmp_path, Progress(2))
-    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
+    assert metrics.read_text() == '{"step": 0}\n{"step": 1}\n{"step": 2}\n'
     assert [name for name in [*later, *kept] if (tmp_path / name).exists()] == kept
     assert (tmp_path / "last").resolve() == tmp_path / "checkpoints" / "step-000002"
     # The user's copy is the user's
     assert checkpoints(tmp_path) == [tmp_path / "checkpoints" / "step-000002"]
     rewind(tmp_path, Progress())  # to the start
     assert [name for name in kept if (tmp_path / name).exists()] == kept[2:]
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
+    metrics.write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))

@@ -1,26 +1,38 @@
-"""The environment that torch, DeepSpeed and vLLM find: every entry point sets it up before they
-are imported.
-"""
+"""The environment of programs and ranks: defaults of libraries, launchers, folders and output."""
 
 import ast
+import json
 import os
+import subprocess
 import sys
+import tempfile
 import warnings
 from importlib import metadata
 
 import pytest
 
-from bnpo import environment
-from bnpo.environment import DEFAULTS, LAUNCHER, setup_environment
-from bnpo.files import ROOT
-from entry_points import Code, parse
+import bnpo.environment as environment
+from bnpo.environment import (
+    DEFAULTS,
+    LAUNCHER,
+    RANKS_HERE,
+    become_only_rank,
+    is_rank,
+    ranks_here,
+    setup_environment,
+)
+from bnpo.grading.grader import Grader
+from bnpo.ranks import _launchers
+from conftest import ROOT, python, users_environment
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
 @pytest.fixture(autouse=True)
-def restored(monkeypatch):
+def restored():
     """Each test starts without the variables, and leaves this process as it was."""
     before = dict(os.environ)
-    for name in (*DEFAULTS, *LAUNCHER, "LOCAL_SIZE", "OMP_NUM_THREADS"):
+    for name in (*DEFAULTS, *LAUNCHER, *RANKS_HERE, "OMP_NUM_THREADS"):
         os.environ.pop(name, None)
     with warnings.catch_warnings():
         yield
@@ -28,47 +40,38 @@ def restored(monkeypatch):
     os.environ.update(before)
 
 
-def test_every_entry_point_calls_setup_environment_before_it_imports_torch():
-    assert Code().forgetful() == []
+@pytest.mark.program
+def test_importing_bnpo_sets_what_libraries_read_and_imports_nothing_heavy():
+    modules = "train, eval, bnpo.config, bnpo.data, bnpo.grading.rewards, bnpo.evaluation.program"
+    code = f"import json, os, sys, {modules}; print(json.dumps([dict(os.environ), *sys.modules]))"
+    given = {name: value for name, value in users_environment().items() if name not in DEFAULTS}
+    done = python("-c", code, environment=given | {"VLLM_LOGGING_LEVEL": "INFO"})
+    variables, *imported = json.loads(done.stdout)
+    expected = DEFAULTS | {"VLLM_LOGGING_LEVEL": "INFO"}  # what the user has set stays
+    assert {name: variables[name] for name in DEFAULTS} == expected
+    heavy = {"torch", "transformers", "deepspeed", "vllm", "wandb", "sympy", "scipy.special"}
+    assert heavy & set(imported) == set()
 
 
-MAIN = "\nif __name__ == '__main__':\n    main()"
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "forgotten"),
-    [
-        ("train.py", "import torch\nsetup_environment()" + MAIN, ["its imports"]),
-        ("train.py", "setup_environment()\nimport torch" + MAIN, []),
-        ("train.py", "import bnpo.core\ndef main(): pass" + MAIN, ["its imports", "main()"]),
-        ("train.py", "def main():\n    import bnpo.core" + MAIN, ["main()"]),
-        ("train.py", "def main():\n    setup_environment()\n    import bnpo.core" + MAIN, []),
-        ("train.py", "def main():\n    import bnpo.light" + MAIN, []),
-        ("src/bnpo/fleet.py", "def serve():\n    import vllm\nProcess(target=serve)", ["serve()"]),
-        (
-            "src/bnpo/fleet.py",
-            "def serve():\n    setup_environment()\n    import vllm\nProcess(target=serve)",
-            [],
-        ),
-        ("dev/check.py", "from bnpo.core import x\nprint(x)", ["its imports"]),
-        ("src/bnpo/library.py", "import torch", []),
-    ],
-)
-def test_entry_points_that_forget_are_found(tmp_path, file, content, forgotten):
-    files = {
-        "src/bnpo/__init__.py": "",
-        "src/bnpo/core.py": "from bnpo.light import y\nimport deepspeed",
-        "src/bnpo/light.py": "def y():\n    import torch",
-        file: content,
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert Code(tmp_path).forgetful() == [f"{file}: {entry_point}" for entry_point in forgotten]
+def test_programs_import_bnpo_before_torch():
+    late = []
+    for file in (
+        file for name in ("benchmarks", "dev", "scripts") for file in (ROOT / name).rglob("*.py")
+    ):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = [getattr(node, "module", None) or node.names[0].name for node in imports]
+        packages = [name.split(".")[0] for name in names]
+        first = [
+            packages.index(name) for name in ("torch", "vllm", "deepspeed") if name in packages
+        ]
+        if first and "bnpo" not in packages[: min(first)]:
+            late.append(file.name)
+    assert late == []
 
 
 RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_PORT": "29500"}
-RANK |= {"MASTER_ADDR": "127.0.0.1", "LOCAL_SIZE": "4"}
+RANK |= {"MASTER_ADDR": "127.0.0.1"}
 
 
 @pytest.mark.parametrize(
@@ -82,37 +85,47 @@ RANK |= {"MASTER_ADDR": "127.0.0.1", "LOCAL_SIZE": "4"}
         {"MASTER_PORT": "tcp"},
         {"MASTER_ADDR": ""},
         {"LOCAL_SIZE": "4(x2)"},
-        {"LOCAL_SIZE": "0"},
+        {"LOCAL_WORLD_SIZE": "0"},
     ],
 )
-def test_variables_that_no_launcher_sets_make_no_rank(monkeypatch, changes):
-    for name, value in (RANK | changes).items():
-        monkeypatch.setenv(name, value)
+def test_variables_that_no_launcher_sets_make_no_rank(changes):
+    os.environ.update(RANK | TORCHRUN | changes)
     setup_environment()
-    assert RANK.keys().isdisjoint(os.environ)
+    assert (RANK | TORCHRUN).keys().isdisjoint(os.environ)
+    become_only_rank()
+    assert is_rank()
+    assert (ranks_here(), _launchers()) == (1, [])
 
 
 @pytest.mark.parametrize(
-    ("given", "threads"),
+    ("given", "here", "threads"),
     [
-        ({}, None),  # without a launcher: a program that starts one must not pass its own share on
-        ({"LOCAL_SIZE": "4"}, None),
-        (RANK, "1"),
-        (RANK | {"LOCAL_SIZE": "2"}, "3"),
-        (RANK | {"LOCAL_SIZE": "2", "OMP_NUM_THREADS": "5"}, "5"),
+        ({}, 1, None),  # a program that starts a launcher must not pass its own share on
+        ({"LOCAL_SIZE": "4"}, 1, None),
+        (RANK, 4, "1"),
+        (RANK | {"LOCAL_SIZE": "2"}, 2, "3"),
+        (RANK | {"LOCAL_WORLD_SIZE": "2"}, 2, "3"),
+        (RANK | {"LOCAL_SIZE": "2", "OMP_NUM_THREADS": "5"}, 2, "5"),
+        (RANK | TORCHRUN | {"LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}, 2, "3"),
     ],
 )
-def test_ranks_share_the_cores_of_a_machine_and_values_of_the_user_are_kept(
-    monkeypatch, given, threads
-):
+def test_ranks_share_the_cores_of_a_machine(given, here, threads, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)))
-    for name, value in (given | {"VLLM_LOGGING_LEVEL": "INFO"}).items():
-        monkeypatch.setenv(name, value)
+    os.environ.update(given)
     setup_environment()
     assert os.environ.get("OMP_NUM_THREADS") == threads
-    assert {name: os.environ[name] for name in DEFAULTS} == DEFAULTS | {
-        "VLLM_LOGGING_LEVEL": "INFO"
-    }
+    assert ranks_here() == here
+    workers = []
+    monkeypatch.setattr("bnpo.grading.grader.Workers", lambda count, limit: workers.append(count))
+    Grader()
+    assert workers == [6 // here]
+
+
+@pytest.mark.parametrize(("given", "watched"), [({}, 0), (TORCHRUN, 1), ({"LOCAL_SIZE": "4"}, 2)])
+def test_a_rank_watches_the_processes_of_its_launcher_only(given, watched):
+    os.environ.update(RANK | given)
+    assert len(_launchers()) == watched
+    assert os.getppid() in [*_launchers(), os.getppid()][:1]
 
 
 def test_programs_beside_the_interpreter_come_first_once():
@@ -126,10 +139,7 @@ def test_programs_beside_the_interpreter_come_first_once():
 @pytest.mark.parametrize(
     ("versions", "hidden"),
     [
-        (
-            {"torch": "2.13.0+cpu", "torchvision": "0.28.0", "torchaudio": "2.11.0+cpu"},
-            {"torchvision"},
-        ),
+        ({"torch": "1+cpu", "torchvision": "0.28.0", "torchaudio": "2+cpu"}, {"torchvision"}),
         ({"torch": "2.13.0+cpu"}, set()),
         ({"torch": "2.13.0", "torchvision": "0.28.0"}, set()),
     ],
@@ -147,35 +157,76 @@ def test_a_build_for_gpus_is_hidden_beside_a_torch_for_cpus(monkeypatch, version
     assert modules == dict.fromkeys(hidden)
 
 
-PROGRAMS = [
-    path
-    for folder in ("benchmarks", "dev", "scripts")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
+LEFT_OVER = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+ADDRESS = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+NEW_HOME = {"HOME": f"/tmp/bnpo-home-{os.getuid()}"}
 
 
-def names_in(tree: ast.Module) -> set[str]:
-    """Return the names that a module defines or imports at its top level."""
-    names = set()
-    for node in tree.body:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.FunctionDef | ast.ClassDef):
-                names.add(inner.name)
-            elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-                names.add(inner.id)
-            elif isinstance(inner, ast.alias):
-                names.add(inner.asname or inner.name)
-    return names
+@pytest.mark.program
+@pytest.mark.parametrize(
+    ("given", "expected", "line"),
+    [
+        (LEFT_OVER, dict.fromkeys(LEFT_OVER), ""),  # of another program: this one has no launcher
+        (LEFT_OVER | ADDRESS, LEFT_OVER | ADDRESS, ""),  # of a launcher
+        ({"OMPI_COMM_WORLD_RANK": "1"}, {"OMPI_COMM_WORLD_RANK": None}, ""),
+        ({"HOME": None}, {"HOME": os.path.expanduser("~")}, ""),
+        ({"HOME": "/proc/no"}, NEW_HOME, "HOME: /proc/no cannot be written, so caches of lib"),
+        ({"HOME": "~"}, NEW_HOME, "HOME: ~ cannot be written, so caches of lib"),
+        ({"TMPDIR": "{long}"}, {"TMPDIR": "/tmp"}, "TMPDIR: {long} is too long for the paths of"),
+        ({"TMPDIR": "{short}"}, {"TMPDIR": "{short}"}, ""),
+    ],
+)
+def test_the_environment_of_others_is_not_taken_for_ours(given, expected, line):
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        long = os.path.join(short, 80 * "x")
+        os.mkdir(long)
+
+        def fill(variables: dict) -> dict:
+            filled = {"short": short, "long": long}
+            return {name: value and value.format(**filled) for name, value in variables.items()}
+
+        variables = users_environment() | {"TMPDIR": "/tmp"} | fill(given)
+        variables = {name: value for name, value in variables.items() if value is not None}
+        code = "import json, os; from bnpo.environment import *; setup_environment()\n"
+        command = [sys.executable, "-c", f"{code}print(json.dumps(dict(os.environ)))"]
+        options = {"capture_output": True, "text": True, "check": True}
+        done = subprocess.run(command, cwd=short, env=variables, **options)
+        after = json.loads(done.stdout)
+        assert {name: after.get(name) for name in expected} == fill(expected)
+        assert done.stderr.startswith(line.format(long=long))
+        assert bool(done.stderr) == bool(line)
+        assert os.listdir(short) == [80 * "x"]  # no folder named ~
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imported_names_exist(program):
-    code, missing = Code(), []
-    for node in ast.walk(parse(program)):
-        if not isinstance(node, ast.ImportFrom) or code.find(node.module) is None:
-            continue
-        known = names_in(parse(code.find(node.module)))
-        for alias in node.names:
-            if alias.name not in known and code.find(f"{node.module}.{alias.name}") is None:
-                missing.append(f"{node.module}.{alias.name}")
-    assert missing == []
+DRY_RUN = ("train.py", "--preset", "tiny", "--questions-per-step", "4", "--eval-every", "0")
+DRY_RUN += ("--dry-run",)
+
+
+@pytest.mark.program
+@pytest.mark.parametrize("stdout", ["full disk", "closed pipe", "closed", "ascii"])
+def test_what_cannot_be_printed_ends_no_program(stdout):
+    code = "from bnpo.environment import setup_environment; setup_environment()\n"
+    code += "for _ in range(9999): print('\\u00b1 \\udcff')\nprint('end', flush=True)"
+    encoding = "ascii" if stdout == "ascii" else "utf-8"
+    variables = users_environment() | {"PYTHONIOENCODING": encoding}
+    reader, writer = os.pipe()
+    os.close(reader)
+    file = {"full disk": open("/dev/full", "w"), "closed pipe": writer}.get(stdout, subprocess.PIPE)  # noqa: SIM115
+    options = {"stdout": file, "stderr": subprocess.PIPE, "cwd": ROOT, "env": variables}
+    options["preexec_fn"] = (lambda: os.close(1)) if stdout == "closed" else None
+    commands = (["-c", code], DRY_RUN) if stdout == "full disk" else (["-c", code],)
+    for command in commands:
+        done = subprocess.run([sys.executable, *command], **options, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        if stdout == "ascii":
+            assert done.stdout.isascii()
+            assert done.stdout
+    os.close(writer)
+
+
+@pytest.mark.program
+def test_python_without_docstrings_is_the_cause_that_is_named():
+    failed = python(*DRY_RUN, environment=users_environment() | {"PYTHONOPTIMIZE": "2"})
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("error: PYTHONOPTIMIZE=2 or python -OO: removes docstrings")
+    assert failed.stderr.count("\n") == 1

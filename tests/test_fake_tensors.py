@@ -22,11 +22,12 @@ from bnpo.algorithm import loss
 from bnpo.algorithm.batching import collate
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.files import ROOT
-from bnpo.planning import GIB, ModelShape, learner_memory
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import add_adapter
+from bnpo.policy.memory import GIB, ModelShape
 from bnpo.policy.model import ATTENTION, Policy, _select_rows, attention
 from conftest import CUDA_BUILD, report_of
+from planner.memory import learner_memory
 
 
 class LiveStorages(TorchDispatchMode):

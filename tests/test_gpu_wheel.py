@@ -27,13 +27,8 @@ SAME = {
     "sleeps": True,
     "worker": "vllm.v1.worker.gpu_worker.Worker",
 }
-RANK = {
-    "RANK": "0",
-    "LOCAL_RANK": "0",
-    "WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29999",
-}
+RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+RANK |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,11 @@ import pytest
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
 from bnpo.files import InputError
-from bnpo.planning import ModelShape, checkpoints
+from bnpo.policy.memory import ModelShape
 from conftest import json_lines, refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import PAPER_SCORES, combine, leader, make_tables, to_markdown
+from planner.inputs import checkpoints
 
 BASE = "Qwen/Qwen2.5-Math-1.5B"
 SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}

@@ -12,9 +12,9 @@ from bnpo.algorithm.beta import inverse_density
 from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.weights import exact_objective, exact_weight, gains, shares, weight_values
 from bnpo.config import check_config, parse_train_config
-from bnpo.planning import objective_lines
 from conftest import refused
 from paper.objectives import FITS, atlas, beta_moments, group_gains
+from planner.dry_run import objective_lines
 from test_estimators import slope
 
 

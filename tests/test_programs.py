@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bnpo.rollouts import trained_groups
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -17,7 +18,6 @@ from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
 from bnpo.data import Columns, content_hash, load_problems
 from bnpo.files import write_json_lines
-from bnpo.rollouts import trained_groups
 from bnpo.runs.checkpoint import find_checkpoint
 from bnpo.tasks import built_in_problems
 from conftest import json_lines, make_model, run_ranks

@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 import mathequal
-from bnpo.config import Planning, TrainConfig, flat_settings
+from bnpo.config import TrainConfig, flat_settings
 from bnpo.evaluation.program import EvalConfig
 from bnpo.files import ROOT
+from planner import Planning
 
 FOLDERS = ("", "docs", "docs/study", "data", "examples", "src/mathequal")
 PAGES = [
@@ -97,8 +98,9 @@ OTHERS |= {"kill_on_bad_exit", "input_key", "label_key", "follow"}
 """Flags of pip, Slurm, git and other projects that pages name."""
 PLANNING = {field.name for field in fields(Planning)}
 KNOWN = {
-    "train.py": {*flat_settings(TrainConfig()), *PLANNING, "help"},
-    "eval.py": {*(field.name for field in fields(EvalConfig)), *PLANNING},
+    "train.py": {*flat_settings(TrainConfig()), "dry_run", "help", "help_all"},
+    "eval.py": {field.name for field in fields(EvalConfig)},
+    "scripts/plan.py": PLANNING | {*flat_settings(TrainConfig())},
 }
 PROGRAM = re.compile(
     r"\b(train\.py|eval\.py|(?:scripts|benchmarks|dev)/[\w/]+\.py)|-m (bnpo\.report|mathequal)\b"

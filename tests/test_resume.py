@@ -24,6 +24,7 @@ from bnpo.prompts import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.folder import (
     EARLIER,
+    check_changes,
     check_output_dir,
     claim_folder,
     delete_earlier,
@@ -43,7 +44,6 @@ from conftest import (
     temporary_folder,
     users_environment,
 )
-from launch import check_train_flags
 from processes import killed_at
 
 
@@ -311,6 +311,12 @@ def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_ear
     assert files_of(run) == before
 
 
+def check_start(run, *flags: str) -> None:
+    """Check what a start finds in the run's folder before it reads data."""
+    config, _ = parse_train_config(["--preset", "tiny", "--output-dir", str(run), *flags], False)
+    return check_changes(config, {}) if config.folder.resume else check_output_dir(config)
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -321,14 +327,13 @@ def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_ear
         ("--resume --lr 1e-3 --allow-changes lr,which --steps 200", None),
     ],
 )
-def test_the_launcher_compares_settings_with_those_of_the_run_before_it_reads_data(
+def test_a_start_compares_settings_with_those_of_the_run_before_it_reads_data(
     flags, message, earlier
 ):
-    command = ["--preset", "tiny", "--output-dir", str(earlier[0]), *flags.split()]
     if message is None:
-        return check_train_flags(command, 1)
+        return check_start(earlier[0], *flags.split())
     with refused(re.escape(message)):
-        check_train_flags(command, 1)
+        check_start(earlier[0], *flags.split())
 
 
 def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
@@ -343,7 +348,7 @@ def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
     (run / "config.json").write_text('{"model_type": "qwen2"}')
     with refused("its config.json is of no run; choose another --output-dir"):
-        check_train_flags(["--preset", "tiny", "--output-dir", str(run), "--resume"], 1)
+        check_start(run, "--resume")
     (run / "config.json").unlink()
     (run / "error.txt").write_text("of a start that failed before it wrote more")
     check_output_dir(overwriting(run))

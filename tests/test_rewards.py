@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
@@ -23,15 +24,14 @@ from bnpo.grading.rewards import (
     format_reward,
     last_number_reward,
 )
-from bnpo.planning import dry_run_evaluation, dry_run_training
 from bnpo.policy.sampling import Answer
 from bnpo.policy.speed import Stopwatch
 from bnpo.prompts import encode_prompt
 from bnpo.report.run_files import summary
-from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
+from planner.dry_run import dry_run_evaluation, dry_run_training
 
 
 @pytest.fixture(scope="module")

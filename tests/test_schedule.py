@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bnpo.config import Planning
 from bnpo.files import ROOT, InputError
 from conftest import refused, users_environment
 from paper.planning import estimated_hours, known_gpu
 from paper.rows import Choice, Row, chosen_rows
 from paper.schedule import Devices, equal_sizes, fastest_sizes, run_rows, wall_hours
+from planner import Planning
 
 
 def rows(**numbers: int) -> list[Row]:

@@ -8,7 +8,7 @@ import torch
 
 from bnpo.config import TINY_MODEL
 from bnpo.files import ROOT, InputError
-from bnpo.planning import ModelShape, check_sampler_ranks
+from bnpo.policy.memory import ModelShape, check_sampler_ranks
 from bnpo.policy.weight_sync import comparable
 from conftest import json_lines, report_of, run_ranks
 

@@ -8,24 +8,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from bnpo.config import Planning, check_config, flat_settings
+from bnpo.config import check_config, flat_settings
 from bnpo.evaluation.program import chosen_suite
 from bnpo.files import short_name
-from bnpo.planning import (
-    START_SECONDS,
-    Inputs,
-    checkpoints,
-    data_sheet,
-    evaluation_inputs,
-    plan_training,
-    sampling_seconds,
-    training_inputs,
-)
-from bnpo.policy.speed import GPUS as SHEETS
 from bnpo.policy.speed import OTHER_CHIPS, gpu_name
 from bnpo.ranks import visible_gpus
 from paper.rows import Row
 from paper.schedule import Devices, Sizes, equal_sizes, fastest_sizes, wall_hours
+from planner import Planning
+from planner.hours import SHEETS, START_SECONDS, data_sheet, plan_training, sampling_seconds
+from planner.inputs import Inputs, checkpoints, evaluation_inputs, training_inputs
 
 GPUS = ("H20", "A100-80GB", "H100", "H200")  # of the table
 GPU_COUNTS = (1, 4, 8)
@@ -63,11 +55,7 @@ def plan_rows(rows: Sequence[Row], planning: Planning, rows_at_once: int | None)
             print(
                 f"\nsettings of {trained[0].name}:\n{json.dumps(flat_settings(config), indent=2)}"
             )
-            memory = (
-                plan_training(replace(config, planning=planning), training)[1]
-                if planning.gpu
-                else []
-            )
+            memory = plan_training(config, training, planning)[1] if planning.gpu else []
             print(*training.lines, *memory, sep="\n")
         print(*evaluation.lines, sep="\n")
     print(
@@ -102,7 +90,7 @@ def plan_devices(rows: Sequence[Row], rows_at_once: int | None) -> tuple[Devices
 def known_gpu(name: str) -> str | None:
     """Return how --gpu calls a GPU that torch calls `name`. None: a dry run does not know it."""
     words = set(re.findall(r"\w+", name))
-    known = [gpu for gpu, sheet in SHEETS.items() if sheet[1] and words.issuperset(gpu.split())]
+    known = [gpu for gpu in SHEETS if words.issuperset(gpu.split())]
     return max(known, key=len).replace(" ", "-") if known and not words & OTHER_CHIPS else None
 
 
@@ -147,7 +135,7 @@ def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     hours = (sampling + START_SECONDS) / 3600
     if row.train is None:
         return RowCost(0, 0, hours)
-    seconds, _ = plan_training(replace(row.train, planning=planning), training)
+    seconds, _ = plan_training(row.train, training, planning)
     hours = hours + sum(seconds.values()) / 3600 if seconds else None
     return RowCost(*checkpoints(row.train, training.shape, training.steps), hours)
 

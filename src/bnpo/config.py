@@ -1,6 +1,4 @@
-"""The configuration of a training run: its settings, presets and command line, and the checks
-that need no model.
-"""
+"""The settings of a training run: flags, presets, and the checks that need no model."""
 
 import argparse
 import json
@@ -8,22 +6,23 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
-from itertools import takewhile
+from dataclasses import asdict, fields, is_dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 from tyro.constructors import PrimitiveConstructorSpec
 
 from bnpo.algorithm.advantages import AS_THEY_ARE, try_users_estimator
 from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.registry import ESTIMATORS, SettingError, find_estimator
+from bnpo.algorithm.registry import SettingError, find_estimator
 from bnpo.data import Columns
-from bnpo.environment import expand_home, multiplies_bf16, parse_command
-from bnpo.files import ROOT, SMOLLM2, InputError, read_json, read_text
+from bnpo.environment import multiplies_bf16, parse_command
+from bnpo.files import ROOT, SMOLLM2, InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
 from bnpo.prompts import SYSTEM_PROMPTS
 
@@ -32,6 +31,8 @@ TINY_MODEL = ROOT / "data" / "tiny-model"
 T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
 NotNegative = Annotated[T, Field(ge=0)]
+PositiveOrOff = Annotated[T | None, Field(gt=0), BeforeValidator(lambda value: value or None)]
+"""0 switches it off."""
 Share = Annotated[float, Field(gt=0, le=1)]  # a part of a whole, such as of the memory of a GPU
 # The temperatures that vLLM takes: below the lowest it uses that. Evaluations may also use 0.
 TEMPERATURES = (0.01, 2.0)
@@ -40,16 +41,99 @@ Aggregation = Literal[
     "seq-mean-token-sum", "token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
 
-COMMA_SEPARATED = PrimitiveConstructorSpec(
-    nargs=1,
+NAMES = PrimitiveConstructorSpec(
+    nargs="*",
     metavar="NAME[,NAME...]",
-    instance_from_str=lambda words: tuple(words[0].split(",")),
+    instance_from_str=lambda words: tuple(filter(None, ",".join(words).split(","))),
     is_instance=lambda value: isinstance(value, tuple),
     str_from_instance=lambda value: [",".join(value)],
 )
+# A value of --system-prompt that is meant as a path. Not /no_think, which is a prompt for Qwen3.
+PATH = re.compile(r"\S+\.(txt|md|jinja)|[\w./~-]+/[\w./~-]*", re.ASCII)
 
 
-@dataclass(frozen=True)
+def _read_prompt(words: list[str]) -> str:
+    """Return the text of --system-prompt, or the text of the file that it names. Raises InputError
+    for a path without a file.
+    """
+    [value] = words
+    if os.path.isfile(value):
+        return read_text(value).strip()
+    if PATH.fullmatch(value):
+        raise InputError(
+            f"--system-prompt: no file '{value}'; correct the path, or write the prompt itself"
+        )
+    return value
+
+
+PROMPT = PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="TEXT|FILE",
+    instance_from_str=_read_prompt,
+    is_instance=lambda value: isinstance(value, str),
+    str_from_instance=lambda value: [value],
+)
+
+
+@dataclass_transform(frozen_default=True)
+def settings(group: type[T]) -> type[T]:
+    """Make a class a frozen dataclass that checks its values when it is made.
+
+    Raises InputError, which names the flag. Checks of several values stand in `__post_init__`.
+    """
+    checked = dataclass(frozen=True)(group)
+    make: Callable = checked.__init__
+
+    @wraps(make)
+    def __init__(self, *args: object, **values: object) -> None:
+        try:
+            make(self, *args, **values)
+        except ValidationError as error:
+            raise InputError(_first_fault(error, are_flags=True)) from error
+
+    checked.__init__ = __init__
+    return checked
+
+
+def validate(kind: type[T], values: dict) -> T:
+    """Return a dataclass from the content of a JSON file. Raises InputError for the first fault."""
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise InputError(_first_fault(error, are_flags=False)) from error
+
+
+def _first_fault(error: ValidationError, are_flags: bool) -> str:
+    fault = error.errors()[0]
+    if not fault["loc"]:  # the only text that JSON cannot hold
+        return "a value has half of a surrogate pair, which is no text"
+    name = ".".join(map(str, fault["loc"]))
+    if are_flags:
+        name = flag_name(next(part for part in reversed(fault["loc"]) if isinstance(part, str)))
+    message = fault["msg"].replace("Input should", "must")
+    if isinstance(fault["input"], dict):
+        return f"{name}: {message}"
+    return f"{name}: is {' '.join(str(fault['input']).split())[:60]}, {message}"
+
+
+def flag_name(setting: str) -> str:
+    """Return the flag that sets a setting."""
+    return "--" + setting.replace("_", "-")
+
+
+def check_template(template: str, system_prompt: str | None) -> None:
+    """Raise InputError for a template that is no file and not known, and for two system prompts."""
+    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
+        raise InputError(
+            f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file"
+        )
+    if template == "think" and system_prompt is not None:
+        raise InputError(
+            "--template think is a system prompt itself: use it without --system-prompt"
+        )
+
+
+@settings
 class DataSettings:
     """The model to start from, the problems, and how answers are rewarded."""
 
@@ -63,13 +147,13 @@ class DataSettings:
     template: str = "chat"
     """Prompt template: `chat` (the tokenizer's chat template), `think` (the same, with a system
     prompt that asks for think and answer tags), or the path of a Jinja file."""
-    system_prompt: str | None = None
-    """System prompt, as text ('' is an empty one) or as the path of a text file. It replaces that
-    of the preset, of --config and of --template think; the default is the template's own."""
+    system_prompt: Annotated[str | None, PROMPT] = None
+    """System prompt, as text ('' is an empty one) or as the path of a text file. It replaces
+    the one of the preset and of --template think. The default is the template's own."""
     thinking: Literal["on", "off"] | None = None
     """Sets `enable_thinking` of chat templates that have it, such as Qwen3's. The default is the
     template's own."""
-    rewards: Annotated[tuple[str, ...], COMMA_SEPARATED] = ("accuracy",)
+    rewards: Annotated[tuple[str, ...], NAMES] = ("accuracy",)
     """Rewards: `accuracy` (the final answer is right, by --grader), `format` (think and answer
     tags, each once), `last_number` (the last number is right, whatever --grader says), or your
     own: path/to/file.py:function."""
@@ -81,8 +165,29 @@ class DataSettings:
     lie outside [0, 1] and --algo is bnpo, beta, curverl, eb, weight or maxrl; with the default,
     other methods take any values as they are."""
 
+    def __post_init__(self) -> None:
+        for reward in self.rewards:
+            check_function("rewards", reward, BUILT_IN)
+        names, (low, high) = list(map(reward_name, self.rewards)), self.reward_range
+        if not names:
+            raise InputError("--rewards: name at least one")
+        if len(set(names)) < len(names):
+            raise InputError(
+                f"--rewards: {', '.join(names)}: names repeat; metrics need different ones"
+            )
+        if reserved := {"mean", "se", "timeouts", "errors"}.intersection(names):
+            raise InputError(
+                f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function "
+                "another name"
+            )
+        if not -math.inf < low < high < math.inf:
+            raise InputError(
+                f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower first"
+            )
+        check_template(self.template, self.system_prompt)
 
-@dataclass(frozen=True)
+
+@settings
 class BatchSettings:
     """The number of answers per step, and the number of updates on them."""
 
@@ -104,18 +209,23 @@ class BatchSettings:
     """Number of steps, in place of --epochs. With 0, the default of the paper's presets, --epochs
     decides."""
 
+    def __post_init__(self) -> None:
+        if self.questions_per_step % self.mini_batches:
+            raise InputError(
+                f"--mini-batches: {self.questions_per_step} questions cannot be cut into "
+                f"{self.mini_batches} equal parts"
+            )
 
-@dataclass(frozen=True)
+
+@settings
 class SamplingSettings:
     """How answers are sampled."""
 
     temperature: Annotated[float, Field(ge=TEMPERATURES[0], le=TEMPERATURES[1])] = 1.0
     """Sampling temperature. The learner's log-probabilities use the same."""
-    top_k: Positive[int | None] = None
-    """Draw every token from the K most likely ones only. 0: from all."""
-    top_k_in_learner: bool = True
-    """Apply --top-k to the learner's log-probabilities, too. Otherwise, as in TRL, the gradient
-    is biased."""
+    top_k: PositiveOrOff[int] = None
+    """Draw every token from the K most likely ones only. The learner's log-probabilities use the
+    same. 0: from all."""
     max_prompt_tokens: Positive[int] = 1024
     """Longest prompt in tokens, template included. Longer questions are left out, and their
     number is printed."""
@@ -127,14 +237,14 @@ class SamplingSettings:
     @property
     def drawn(self) -> tuple[float, int | None]:
         """Temperature and top k of the learner's log-probabilities."""
-        return self.temperature, self.top_k if self.top_k_in_learner else None
+        return self.temperature, self.top_k
 
 
-@dataclass(frozen=True)
+@settings
 class UpdateSettings:
     """Loss and optimizer."""
 
-    lr: Positive[float | None] = 1e-6
+    lr: Positive[float] = 1e-6
     """Learning rate of AdamW, constant after the warm-up. The default is 1e-6 in the paper's
     presets, 2e-5 in smollm2 and 1e-4 in tiny, and ten times as much with --lora-rank."""
     lora_rank: Positive[int | None] = None
@@ -146,8 +256,7 @@ class UpdateSettings:
     """Steps over which the learning rate rises linearly."""
     weight_decay: NotNegative[float] = 0.0
     """Decoupled weight decay of AdamW."""
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    """Decay rates of AdamW's moments."""
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.999)  # decay rates of AdamW's moments
     max_grad_norm: Positive[float] = 1.0
     """Gradients with a larger norm are scaled down to it."""
     clip_low: Decay = 0.2
@@ -157,16 +266,19 @@ class UpdateSettings:
     """Probability ratios are clipped at 1 + clip_high."""
     aggregation: Aggregation = "seq-mean-token-sum"
     """How token losses are averaged over the batch. docs/estimators.md has formulas."""
-    importance_cap: Positive[float | None] = None
+    importance_cap: PositiveOrOff[float] = None
     """Truncated importance sampling, against different rounding in sampler and learner: multiply
     the loss of a token by min(p / p_sampler, cap), where p is the learner's probability before the
     step's updates. 0: off."""
-    max_bad_steps: Positive[int] = 3
-    """Stop after this many steps in a row with a skipped update: one whose loss or gradient norm
-    was not finite."""
+    # Stop after this many steps in a row whose loss or gradient norm was not finite
+    max_bad_steps: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        if self.lora_rank is None and self.lora_alpha is not None:
+            raise InputError("--lora-alpha: needs --lora-rank")
 
 
-@dataclass(frozen=True)
+@settings
 class HardwareSettings:
     """Memory, speed and number format."""
 
@@ -187,7 +299,7 @@ class HardwareSettings:
     """Keep the learner's weights in CPU memory, and copy them to the GPU layer by layer. Slower."""
     sampler_ranks: Positive[int] = 1
     """Ranks that share one sampler, each with a part of its weights: less memory per GPU, and often
-    faster sampling. `--dry-run --gpu NAME --gpus N` compares the values."""
+    faster sampling. scripts/plan.py compares the values."""
     gpu_memory: Share | None = None
     """Share of GPU memory for the sampler. The default is what the learner leaves free, but no more
     than the answers of a step can use."""
@@ -198,8 +310,14 @@ class HardwareSettings:
     than this. The default is a multiple of the difference that rounding makes, measured at the
     start."""
 
+    def __post_init__(self) -> None:
+        if not math.log2(self.loss_scale).is_integer():
+            raise InputError(
+                f"--loss-scale: is {self.loss_scale:g}, must be a power of two, such as 256"
+            )
 
-@dataclass(frozen=True)
+
+@settings
 class FolderSettings:
     """The run's folder and its checkpoints."""
 
@@ -209,7 +327,7 @@ class FolderSettings:
     """Replace an earlier run in the output folder."""
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
-    allow_changes: Annotated[tuple[str, ...], COMMA_SEPARATED] = ()
+    allow_changes: Annotated[tuple[str, ...], NAMES] = ()
     """Settings that --resume may change, such as lr,temperature. Those that alter no step, like
     --steps, are free."""
     save_every: NotNegative[int] = 100
@@ -218,8 +336,12 @@ class FolderSettings:
     keep: NotNegative[int] = 2
     """Number of newest checkpoints to keep, besides `best`. 0: delete none."""
 
+    def __post_init__(self) -> None:
+        if self.resume and self.overwrite:
+            raise InputError("--resume continues a run and --overwrite deletes it: use one of them")
 
-@dataclass(frozen=True)
+
+@settings
 class LoggingSettings:
     """Evaluation during training, and what is written for people to read."""
 
@@ -239,33 +361,17 @@ class LoggingSettings:
     a folder to upload later. The variable WANDB_MODE can only reduce what is sent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planning:
-    """Dry run: print what a run would take, and start nothing."""
-
-    dry_run: bool = False
-    """Check settings and data, and print disk space, prompts and, with --gpu, memory and hours.
-    Start nothing."""
-    gpus: Positive[int | None] = None
-    """Number of GPUs to plan for, with --dry-run. The default is one."""
-    gpu: str | None = None
-    """GPU model to plan for, with --dry-run, such as H100 or RTX-4090. An unknown name prints
-    the list."""
-    answer_tokens: Positive[int] = 600
-    """Mean tokens per answer that the estimated hours assume, with --dry-run."""
-
-
-@dataclass(frozen=True)
+@settings
 class TrainConfig:
     """Train a language model with reinforcement learning on problems with checkable answers."""
 
     preset: Literal["auto", "paper-1.5b", "paper-7b", "paper-format", "tiny", "smollm2"] = "auto"
     """Sets the defaults of all other flags: `paper-*` are the paper's runs, `tiny` is a toy model,
-    and `smollm2` is SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU or
-    --gpu, else tiny."""
-    config: Path | None = None
-    """config.json of an earlier run, whose settings become the defaults. --output-dir, --overwrite,
-    --resume and --allow-changes are not taken from it."""
+    and `smollm2` is SmolLM2-135M-Instruct on word problems. `auto` is paper-1.5b with a GPU, else
+    tiny."""
+    dry_run: bool = False
+    """Check settings and data, print disk space and prompts, and start nothing. scripts/plan.py
+    also estimates memory and hours on GPUs."""
     method: Method = Method()
     data: DataSettings = DataSettings()
     columns: Columns = Columns()
@@ -275,7 +381,19 @@ class TrainConfig:
     hardware: HardwareSettings = HardwareSettings()
     folder: FolderSettings = FolderSettings()
     logging: LoggingSettings = LoggingSettings()
-    planning: Planning = Planning()
+
+    def __post_init__(self) -> None:
+        self.columns.check()
+        batch, algo, rewards = self.batch, self.method.algo, len(self.data.rewards)
+        with naming_flags():
+            self.method.check(batch.questions_per_step, batch.samples_per_question, rewards)
+            group = find_estimator(algo).group
+        if batch.samples_per_question == 1 and group:
+            problem = f"--samples-per-question: with 1, all advantages of --algo {algo} are 0"
+            raise InputError(
+                f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
+            )
+        try_users_estimator(self.method, batch.samples_per_question, rewards)
 
     @property
     def users_range(self) -> tuple[float, float]:
@@ -283,6 +401,27 @@ class TrainConfig:
         is_default = self.data.reward_range == DataSettings.reward_range
         needs_range = find_estimator(self.method.algo).needs_range
         return AS_THEY_ARE if is_default and not needs_range else self.data.reward_range
+
+
+@contextmanager
+def naming_flags() -> Iterator[None]:
+    """Turn a SettingError of the block, which names fields of `Method`, into an InputError that
+    names their flags.
+    """
+
+    def flag(field: re.Match[str]) -> str:
+        name, value = flag_name(field[1]), field[2] or ""
+        if value == "False":
+            return name.replace("--", "--no-")
+        # A text, or numbers such as (2, 2)
+        values = [value[1:-1]] if value.startswith("'") else re.findall(r"[\w.]+", value)
+        return shlex.join([name, *values])
+
+    names = "|".join(field.name for field in fields(Method))
+    try:
+        yield
+    except SettingError as error:
+        raise InputError(re.sub(f"`({names})(?:=([^`]*))?`", flag, str(error))) from error
 
 
 PRESETS = {
@@ -330,25 +469,29 @@ PRESETS = {
     ),
 }
 
-# Settings that are not taken from --config
-OF_ONE_RUN = {"preset", "config", "output_dir", "overwrite", "resume", "allow_changes"}
+# Settings of one run, which other runs of the same kind do not share
+OF_ONE_RUN = {"preset", "output_dir", "overwrite", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may
 have other values."""
-ZERO_IS_OFF = ("importance_cap", "top_k")
-"""Settings that may be absent, which 0 switches off, as it does where None is no value."""
-# Such settings of earlier versions, in the config.json of old runs
-GONE = {"exact_entropy", "save_merged"}
+REMOVED = {"betas": [0.9, 0.999], "max_concentration": 100.0, "top_k_in_learner": True}
+"""Settings of earlier versions that changed what a run computes, with the value that all runs have
+now."""
+GONE = REMOVED.keys() | {"config", "exact_entropy", "max_bad_steps", "save_merged"}
+"""All settings of earlier versions in the config.json of old runs."""
+USUAL = {"preset", "algo", "model", "train_data", "template", "rewards", "grader"}
+USUAL |= {"questions_per_step", "samples_per_question", "epochs", "steps", "seed"}
+USUAL |= {"temperature", "max_answer_tokens", "lr", "lora_rank", "micro_batch_tokens"}
+USUAL |= {"output_dir", "overwrite", "resume", "eval_every", "eval_suite", "wandb", "dry_run"}
+"""Settings that --help shows. --help-all shows all."""
 
 
 def flat_settings(config: TrainConfig, **facts: object) -> dict:
-    """Return all settings as JSON holds them, without groups and the flags of a dry run,
-    followed by `facts`.
-    """
+    """Return all settings as JSON holds them, without groups and --dry-run, followed by `facts`."""
     values: dict[str, object] = {}
     for name, value in asdict(config).items():
-        if name != "planning":
+        if name != "dry_run":
             values |= value if isinstance(value, dict) else {name: value}
     return json.loads(json.dumps(values | facts, default=str))
 
@@ -357,60 +500,12 @@ def with_settings(config: TrainConfig, **values: object) -> TrainConfig:
     """Return a copy of `config` with other values for some settings, named without their group.
     Raises InputError.
     """
-    values = flat_settings(config) | values
-    values |= {name: None for name in ZERO_IS_OFF if values[name] == 0}
-    # Each group takes its own settings, and leaves the others out.
-    groups = {field.name: values for field in fields(TrainConfig) if field.name not in values}
-    return replace(validate(TrainConfig, values | groups), planning=config.planning)
-
-
-def validate(settings: type[T], values: dict, are_flags: bool = True) -> T:
-    """Return a settings dataclass from values as JSON holds them. Raises InputError for the
-    first fault.
-    """
-    try:
-        return TypeAdapter(settings).validate_json(json.dumps(values, default=str), strict=True)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        if not fault["loc"]:  # the only text that JSON cannot hold
-            raise InputError("a value has half of a surrogate pair, which is no text") from error
-        name = ".".join(map(str, fault["loc"]))
-        if are_flags:
-            name = "--" + [part for part in fault["loc"] if isinstance(part, str)][-1].replace(
-                "_", "-"
-            )
-        given = (
-            ""
-            if isinstance(fault["input"], dict)
-            else f"is {' '.join(str(fault['input']).split())[:60]}, "
-        )
-        raise InputError(
-            f"{name}: {given}{fault['msg'].replace('Input should', 'must')}"
-        ) from error
-
-
-def check_planning(planning: Planning) -> None:
-    """Raise InputError, one line, for values that are not allowed and for dry-run flags without
-    --dry-run.
-    """
-    validate(Planning, asdict(planning))
-    given = [item.name for item in fields(Planning) if getattr(planning, item.name) != item.default]
-    if given and not planning.dry_run:
-        raise InputError(f"--{given[0].replace('_', '-')}: needs --dry-run")
-
-
-def check_template(template: str, system_prompt: str | None) -> None:
-    """Raise InputError, one line, for a template that is neither known nor a file, and for two
-    system prompts.
-    """
-    if template not in SYSTEM_PROMPTS and not os.path.isfile(template):
-        raise InputError(
-            f"--template: no file '{template}'; known: {', '.join(SYSTEM_PROMPTS)}, or a Jinja file"
-        )
-    if template == "think" and system_prompt is not None:
-        raise InputError(
-            "--template think is a system prompt itself: use it without --system-prompt"
-        )
+    for group in fields(config):
+        own = getattr(config, group.name)
+        if is_dataclass(own):
+            names = [field.name for field in fields(own) if field.name in values]
+            values[group.name] = replace(own, **{name: values.pop(name) for name in names})
+    return replace(config, **values)
 
 
 def preset_config(name: str, has_cuda: bool) -> TrainConfig:
@@ -423,217 +518,67 @@ def preset_config(name: str, has_cuda: bool) -> TrainConfig:
 
 
 def _defaults(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
-    """Return the defaults of all flags that command line `argv` asks for, and why these. Raises
-    InputError.
+    """Return the defaults of all flags: the preset's, without those that would overrule what
+    `argv` sets. Also a line that names the preset and why.
     """
-    # Only the preset knows the defaults of the other flags, so it is read before tyro parses all of
-    # them.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset", default="auto")
-    parser.add_argument("--gpu")
-    parser.add_argument("--config", type=Path)
+    parser.add_argument("--template")
     asked = parser.parse_known_args(argv)[0]
-    if asked.config:
-        saved = read_json(asked.config, "--config needs the config.json of a run")
-        preset = saved.get("preset")
-        if preset not in list(PRESETS):  # a list, since the value may be anything
-            raise InputError(
-                f"{asked.config}: names no preset, as the config.json of a run does; --config "
-                "needs one"
-            )
-        if asked.preset not in ("auto", preset):
-            raise InputError(
-                f"--preset {asked.preset}: --config sets all defaults, and is of preset {preset}"
-            )
-        # Newer settings: as in the preset
-        names = flat_settings(PRESETS[preset]).keys() & saved.keys() - OF_ONE_RUN
-        try:
-            defaults = with_settings(PRESETS[preset], **{name: saved[name] for name in names})
-        except InputError as error:
-            raise InputError(f"{asked.config}: {error}; correct it") from error
-        return defaults, f"with the settings of {asked.config}"
-    if asked.preset in PRESETS:  # tyro refuses others
-        return preset_config(asked.preset, has_cuda), "from --preset"
-    if asked.gpu:
-        return PRESETS["paper-1.5b"], "for --gpu; --preset chooses another"
-    found = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
-    return PRESETS["paper-1.5b" if has_cuda else "tiny"], found
+    typed = typed_settings(argv)
+    preset, why = asked.preset, "from --preset"
+    if preset not in PRESETS:  # auto, or a word that tyro refuses
+        preset = "paper-1.5b" if has_cuda else "tiny"
+        why = f"{'a' if has_cuda else 'no'} CUDA device was found; --preset chooses another"
+    defaults = preset_config(preset, has_cuda)
+    data, changes = defaults.data, dict[str, object]()
+    if "epochs" in typed:
+        changes["steps"] = None
+    if "lora_rank" in typed:
+        changes["lr"] = 10 * defaults.update.lr
+    if "system_prompt" in typed and data.template == "think":
+        changes["template"] = "chat"  # think is chat with a system prompt
+    # A preset's '' only keeps its template from adding its own text.
+    elif "template" in typed and asked.template != data.template:
+        changes["system_prompt"] = None
+    return with_settings(defaults, **changes), f"preset {preset} ({why})"
 
 
-def _typed(argv: Sequence[str]) -> set[str]:
-    """Return the names of the flags in a command line, with _ for -."""
+def typed_settings(argv: Sequence[str]) -> set[str]:
+    """Return the names of the settings in a command line."""
     return {word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
-
-
-def _settle(config: TrainConfig, defaults: TrainConfig, typed: set[str]) -> dict[str, object]:
-    """Return other values for settings that were not typed, where a default would overrule what
-    was. Raises InputError for flags that exclude each other.
-    """
-    data, settled = config.data, dict[str, object]()
-    if "epochs" in typed and config.batch.steps:
-        if "steps" in typed:
-            raise InputError(
-                "--steps and --epochs both set the number of steps: leave one of them out, or "
-                "write --steps 0"
-            )
-        settled["steps"] = None
-    if "system_prompt" in typed and "template" not in typed and data.template == "think":
-        settled["template"] = "chat"  # think is chat with a system prompt
-    # A default of '' only keeps the default's template from adding its own text.
-    new_template = "template" in typed and data.template != defaults.data.template
-    keeps_prompt = "system_prompt" in typed or (data.system_prompt and data.template != "think")
-    if new_template and not keeps_prompt:
-        settled["system_prompt"] = None
-    if "algo" in typed:  # parameters that only the algorithm of --config takes
-        for algo, found in ESTIMATORS.items():
-            if config.method.algo != algo:
-                settled |= dict.fromkeys(set(found.settings) - typed)
-    for flag, period in (("eval_suite", "eval_every"), ("watch_questions", "rollouts_every")):
-        if flag in typed and period not in typed and getattr(config.logging, period) == 0:
-            flag, period = flag.replace("_", "-"), period.replace("_", "-")
-            raise InputError(f"--{flag}: has no effect, since --config has --{period} 0; set both")
-    return settled
-
-
-def _check_commas(argv: Sequence[str]) -> None:
-    """Raise InputError for `--rewards a b`, which tyro refuses without saying how to write it."""
-    for i, word in enumerate(argv):
-        flag, _, value = word.partition("=")
-        flag = flag.replace("_", "-")
-        if flag not in ("--rewards", "--allow-changes"):
-            continue
-        others = takewhile(lambda word: not word.startswith("-"), argv[i + 1 :])
-        names = [name.strip(",") for name in (value, *others) if name.strip(",")]
-        if len(names) > 1:
-            raise InputError(
-                f"{flag} {' '.join(names)}: separate names by commas, without blanks: {flag} "
-                f"{','.join(names)}"
-            )
-
-
-# A value of --system-prompt that is meant as a path. Not /no_think, which is a prompt for Qwen3.
-PATH = re.compile(r"\S+\.(txt|md|jinja)|[\w./~-]+/[\w./~-]*", re.ASCII)
-
-
-def _system_prompt(value: str) -> str:
-    """Return the text of --system-prompt, or that of the file that it names. Raises InputError for
-    a path without a file.
-    """
-    if os.path.isfile(value):
-        return read_text(value).strip()
-    if PATH.fullmatch(value):
-        raise InputError(
-            f"--system-prompt: no file '{value}'; correct the path, or write the prompt itself"
-        )
-    return value
 
 
 def parse_train_config(argv: Sequence[str], has_cuda: bool) -> tuple[TrainConfig, str]:
     """Return the config of the command line `argv`, and a line that says why it has its preset.
     Raises InputError.
     """
-    argv = expand_home(argv)
-    _check_commas(argv)
-    defaults, reason = _defaults(argv, has_cuda)
-    preset_line = f"preset {defaults.preset} ({reason})"
-    # With --lr not given, --lora-rank decides.
-    open_lr = replace(defaults, preset="auto", update=replace(defaults.update, lr=None))
-    about = f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}"
+    defaults, preset_line = _defaults(argv, has_cuda)
     config = parse_command(
-        TrainConfig, argv, default=open_lr, prog="deepspeed train.py", description=about
+        TrainConfig,
+        argv,
+        usual=USUAL,
+        default=defaults,
+        prog="train.py",
+        description=f"Defaults are those of {preset_line}.\n\n{TrainConfig.__doc__}",
     )
-    found: dict[str, object] = {"preset": defaults.preset}
-    found |= _settle(config, defaults, _typed(argv))
-    if config.update.lr is None:
-        adds_lora = config.update.lora_rank is not None and defaults.update.lora_rank is None
-        found["lr"] = defaults.update.lr * (10 if adds_lora else 1)
-    if "system_prompt" in _typed(argv):
-        found["system_prompt"] = _system_prompt(config.data.system_prompt)
-    if config.folder.output_dir is None:
-        estimator = config.method.algo.rpartition(":")[2]  # of path/to/file.py:function
-        found["output_dir"] = f"runs/{defaults.preset}-{estimator}-seed{config.sampling.seed}"
-    return with_settings(config, **found), preset_line
-
-
-@contextmanager
-def naming_flags() -> Iterator[None]:
-    """Turn a SettingError of the block, which names fields of `Method`, into an InputError that
-    names their flags.
-    """
-
-    def flag(field: re.Match[str]) -> str:
-        name, value = field[1].replace("_", "-"), field[2] or ""
-        if value == "False":
-            return f"--no-{name}"
-        # A text, or numbers such as (2, 2)
-        values = [value[1:-1]] if value.startswith("'") else re.findall(r"[\w.]+", value)
-        return shlex.join([f"--{name}", *values])
-
-    names = "|".join(field.name for field in fields(Method))
-    try:
-        yield
-    except SettingError as error:
-        raise InputError(re.sub(f"`({names})(?:=([^`]*))?`", flag, str(error))) from error
-
-
-def check_method(config: TrainConfig) -> None:
-    """Raise InputError, one line, for settings of the estimator that are not allowed together, and
-    for a user's estimator that fails in a trial.
-    """
-    batch, algo, rewards = config.batch, config.method.algo, len(config.data.rewards)
-    with naming_flags():
-        config.method.check(batch.questions_per_step, batch.samples_per_question, rewards)
-        group = find_estimator(algo).group
-    if batch.samples_per_question == 1 and group:
-        problem = f"--samples-per-question: with 1, all advantages of --algo {algo} are 0"
+    if config.batch.steps and {"steps", "epochs"} <= typed_settings(argv):
         raise InputError(
-            f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
+            "--steps and --epochs both set the number of steps: leave one of them out, or write "
+            "--steps 0"
         )
-    try_users_estimator(config.method, batch.samples_per_question, rewards)
+    preset, folder = defaults.preset, config.folder
+    if folder.output_dir is None:
+        estimator = config.method.algo.rpartition(":")[2]  # of path/to/file.py:function
+        run = Path(f"runs/{preset}-{estimator}-seed{config.sampling.seed}")
+        folder = replace(folder, output_dir=run)
+    return replace(config, preset=preset, folder=folder), preset_line
 
 
 def check_config(config: TrainConfig, ranks: int) -> None:
-    """Raise InputError, one line, for values that are not allowed together. Reads no file but that
-    of a user's estimator, which it tries.
-    """
-    check_planning(config.planning)
-    config.columns.check()
-    for reward in config.data.rewards:
-        check_function("rewards", reward, BUILT_IN)
-    names, (low, high) = (
-        [reward_name(reward) for reward in config.data.rewards],
-        config.data.reward_range,
-    )
-    if len(set(names)) < len(names):
+    """Raise InputError if the questions of a step cannot be divided by the ranks."""
+    if (questions := config.batch.questions_per_step) % ranks:
         raise InputError(
-            f"--rewards: {', '.join(names)}: names repeat; metrics need different ones"
+            f"--questions-per-step {questions} cannot be divided by {ranks} ranks. Use a multiple "
+            f"of {ranks}"
         )
-    if reserved := {"mean", "se", "timeouts", "errors"}.intersection(names):
-        raise InputError(
-            f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function "
-            "another name"
-        )
-    if not -math.inf < low < high < math.inf:
-        raise InputError(
-            f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower one first"
-        )
-    check_template(config.data.template, config.data.system_prompt)
-    update, batch = config.update, config.batch
-    check_method(config)
-    if update.lora_rank is None and update.lora_alpha is not None:
-        raise InputError("--lora-alpha: needs --lora-rank")
-    if not math.log2(config.hardware.loss_scale).is_integer():
-        raise InputError(
-            f"--loss-scale: is {config.hardware.loss_scale:g}, must be a power of two, such as 256"
-        )
-    questions = batch.questions_per_step
-    if questions % ranks:
-        problem = f"--questions-per-step {questions} cannot be divided by {ranks} ranks"
-        raise InputError(f"{problem}. Use a multiple of {ranks}")
-    if questions % batch.mini_batches:
-        raise InputError(
-            f"--mini-batches: {questions} questions cannot be cut into {batch.mini_batches} equal "
-            "parts"
-        )
-    if config.folder.resume and config.folder.overwrite:
-        raise InputError("--resume continues a run and --overwrite deletes it: use one of them")

@@ -1,5 +1,5 @@
-"""Environment of a process that trains or samples: what libraries read when they are imported,
-and what it prints.
+"""The environment of a process that trains or samples: what libraries read when they are imported,
+its launcher, its GPUs, and its command line.
 """
 
 import io
@@ -9,10 +9,9 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
-from functools import cache
 from glob import glob
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +28,8 @@ GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 
 # Set by every launcher of ranks. All but the address are numbers.
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR")
+# The number of ranks on this machine, as DeepSpeed's launcher and torchrun set it
+RANKS_HERE = ("LOCAL_SIZE", "LOCAL_WORLD_SIZE")
 # Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank. Our
 # ranks know theirs from LAUNCHER. DeepSpeed refuses other values, as an interactive shell inside an
 # MPI job leaves them.
@@ -66,9 +67,50 @@ DEFAULTS = {
 }
 
 
+def set_defaults() -> None:
+    """Set what torch, DeepSpeed, vLLM and transformers read when they are imported. What the user
+    has set stays. `import bnpo` calls this.
+    """
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    if is_rank():
+        # The ranks of a machine share its cores. A rank that takes all of them slows down every
+        # other one.
+        threads = str(max(1, len(os.sched_getaffinity(0)) // ranks_here()))
+        if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1":
+            os.environ["OMP_NUM_THREADS"] = threads  # 1 is torchrun's default
+        os.environ.setdefault("OMP_NUM_THREADS", threads)
+    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the
+    # interpreter.
+    scripts = str(Path(sys.executable).parent)
+    path = os.environ.get("PATH", os.defpath)
+    if path.split(os.pathsep)[0] != scripts:
+        os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
+    if build_of("torch") == "cpu":
+        # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained.
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        # vLLM for CPUs requires these, and pip installs their builds for GPUs, which transformers
+        # then fails to import. Hidden, they raise ModuleNotFoundError.
+        for package in ("torchaudio", "torchcodec", "torchvision"):
+            if build_of(package) not in ("cpu", None):
+                sys.modules.setdefault(package, None)
+    # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
+    logging.getLogger("DeepSpeed").addFilter(_is_error)
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
+    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change
+    # that.
+    warnings.filterwarnings(
+        "ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning
+    )
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
+
+
 def setup_environment() -> None:
-    """Prepare this process for torch, DeepSpeed and vLLM, which must not be imported before. No
-    print can fail then.
+    """Prepare a program of ours, before it imports torch, DeepSpeed or vLLM: it forgets launchers
+    that did not start it, finds folders to write to, and cannot fail when it prints.
     """
     secure_output()
     if sys.flags.optimize > 1:
@@ -85,58 +127,47 @@ def setup_environment() -> None:
         # DeepSpeed's launcher gives each rank numbers of GPUs, even if the user has hidden them
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     find_writable_folders()
-    for name, value in DEFAULTS.items():  # what the user has set stays
-        os.environ.setdefault(name, value)
-    # Keep compiled GPU kernels in the user's cache, as vLLM and DeepSpeed do, not in the temporary
-    # directory.
+    # Compiled GPU kernels: not in the temporary directory
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
-    if ranks_here := os.environ.get("LOCAL_SIZE"):  # set by the DeepSpeed launcher
-        # The ranks of a machine share its cores. A rank that takes all of them slows down every
-        # other one.
-        threads = max(1, len(os.sched_getaffinity(0)) // int(ranks_here))
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the
-    # interpreter.
-    scripts = str(Path(sys.executable).parent)
-    path = os.environ.get("PATH", os.defpath)
-    if path.split(os.pathsep)[0] != scripts:
-        os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
-    # vLLM for CPUs requires torchvision and its like, and pip installs their builds for GPUs, which
-    # transformers then fails to import. No text model needs them, so they are hidden: importing
-    # them raises ModuleNotFoundError.
-    if build_of("torch") == "cpu":
-        # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained.
-        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        for package in ("torchaudio", "torchcodec", "torchvision"):
-            if build_of(package) not in ("cpu", None):
-                sys.modules.setdefault(package, None)
-    # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
-    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
-    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change
-    # that.
-    warnings.filterwarnings(
-        "ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning
-    )
+    set_defaults()
 
 
 def is_rank() -> bool:
     """Return whether the environment has all variables of LAUNCHER, with values that one sets."""
     *numbers, address = (os.environ.get(name, "") for name in LAUNCHER)
-    local_size = os.environ.get("LOCAL_SIZE", "1")  # set by DeepSpeed's launcher only
-    if not address or not all(number.isdecimal() for number in (*numbers, local_size)):
+    sizes = [os.environ.get(name, "1") for name in RANKS_HERE]
+    if not address or not all(number.isdecimal() for number in (*numbers, *sizes)):
         return False
     rank, local_rank, ranks, _ = map(int, numbers)
-    return max(rank, local_rank) < ranks and int(local_size) > 0
+    return max(rank, local_rank) < ranks and all(map(int, sizes))
+
+
+def is_first_rank() -> bool:
+    """Return whether this process prints for all ranks of its machine."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def ranks_here() -> int:
+    """Return the number of ranks on this machine."""
+    names = [name for name in (*RANKS_HERE, "WORLD_SIZE") if name in os.environ]
+    return int(os.environ[names[0]]) if names else 1
+
+
+def become_only_rank() -> None:
+    """Make a process that no launcher has started the only rank of its run."""
+    values = ("0", "0", "1", "0", "127.0.0.1")  # port 0: any free one
+    os.environ.update(zip(LAUNCHER, values, strict=True))
+    set_defaults()
 
 
 def forget_launcher() -> None:
     """Remove the variables of a launcher: this process is no rank, whatever its environment
     says.
     """
-    # With torchrun's variable, rank 0 would wait for the store of an agent that is not there.
-    for name in (*LAUNCHER, "LOCAL_SIZE", "TORCHELASTIC_USE_AGENT_STORE"):
-        os.environ.pop(name, None)
+    # With torchrun's variables, rank 0 would wait for the store of an agent that is not there.
+    for name in list(os.environ):
+        if name in (*LAUNCHER, *RANKS_HERE) or name.startswith("TORCHELASTIC_"):
+            del os.environ[name]
 
 
 def find_writable_folders() -> None:
@@ -168,7 +199,7 @@ def find_writable_folders() -> None:
         lines.append(f"HOME: {home} cannot be written, so caches of libraries are in {new_home}")
         home = str(new_home)
     os.environ["HOME"] = home
-    if lines and os.environ.get("LOCAL_RANK", "0") == "0":
+    if lines and is_first_rank():
         print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
@@ -254,52 +285,46 @@ def secure_output() -> None:
             )
 
 
-def launcher_flags(ranks: int) -> list[str]:
-    """Return the flags of `deepspeed` that start `ranks` ranks on the visible GPUs. Raises
-    InputError.
-    """
-    # --num_gpus ignores CUDA_VISIBLE_DEVICES, and takes GPU 0 and those that follow
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if not names or not expects_cuda():
-        return ["--num_gpus", str(ranks)]
-    gpus = [name.strip() for name in names.split(",")]
-    if len(gpus) < ranks or not all(gpu.isdecimal() for gpu in gpus):
-        needed = (
-            f"the numbers of GPUs, as nvidia-smi -L lists them, one for each of {ranks} ranks "
-            "(--num_gpus)"
-        )
-        raise InputError(f"CUDA_VISIBLE_DEVICES={names}: DeepSpeed's launcher needs {needed}")
-    return ["--include", "localhost:" + ",".join(gpus[:ranks])]
-
-
-def parse_command(settings: type[T], argv: Sequence[str] | None = None, **options: object) -> T:
+def parse_command(
+    settings: type[T],
+    argv: Sequence[str] | None = None,
+    usual: Collection[str] = (),
+    **options: object,
+) -> T:
     """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits
-    on wrong flags.
+    on wrong flags. With `usual`, --help shows these settings only, and --help-all shows all.
     """
     import tyro  # here, since workers parse nothing
 
     secure_output()
-    _join_help_lines(settings)
-    prints = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank per machine prints help and errors
+    argv = expand_home(sys.argv[1:] if argv is None else argv)
+    shown = None
+    if "--help-all" in argv:
+        argv = ["--help"]
+    elif usual and {"-h", "--help"} & set(argv):
+        shown = usual
+        options["description"] += "\n\nThese are the usual flags. --help-all shows all of them."
     options |= {
         "config": (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
-        "console_outputs": prints,
+        "console_outputs": is_first_rank(),  # one rank per machine prints help and errors
     }
-    return tyro.cli(settings, args=expand_home(sys.argv[1:] if argv is None else argv), **options)
+    with _help_texts(settings, shown):
+        return tyro.cli(settings, args=argv, **options)
 
 
 def run_program(main: Callable[[T], None], settings: type[T], **options: object) -> None:
-    """Call `main` with the settings that the command line sets. An error ends the program, see
-    `error_line`.
+    """Run a program: call `main` with the settings that the command line sets. An error ends the
+    program, see `error_line`.
     """
+    setup_environment()
     with error_line():
         main(parse_command(settings, **options))
 
 
-@cache
-def _join_help_lines(settings: type) -> None:
-    """Give tyro the docstring of each setting in one line. Otherwise its help keeps the line
-    breaks of the source.
+@contextmanager
+def _help_texts(settings: type, shown: Collection[str] | None) -> Iterator[None]:
+    """Give tyro the docstring of each setting in one line, without the line breaks of the source,
+    and hide settings that are not `shown`.
     """
     import docstring_parser
     import tyro
@@ -308,29 +333,45 @@ def _join_help_lines(settings: type) -> None:
     def default_in_help(default: str) -> str:
         return "" if default in ("", "None", "''") else f"(default: {default})"
 
-    for group in filter(is_dataclass, (settings, *get_type_hints(settings).values())):
+    groups = [kind for kind in (settings, *get_type_hints(settings).values()) if is_dataclass(kind)]
+    before = [dict(group.__annotations__) for group in groups]
+    for group in groups:
         for setting in docstring_parser.parse_from_object(group).params:
-            text = " ".join(setting.description.split())
-            values = {
-                "algo": "NAME|FILE.py:FUNCTION",
-                "reward_weights": "FLOAT [FLOAT ...]",
-                "beta_parameters": "FLOAT FLOAT",
-            }.get(setting.arg_name)
-            annotation = tyro.conf.arg(
-                help=text, metavar=values, help_behavior_hint=default_in_help
-            )
-            group.__annotations__[setting.arg_name] = Annotated[
-                group.__annotations__[setting.arg_name], annotation
+            name = setting.arg_name
+            if name not in group.__annotations__:
+                continue
+            kind = Annotated[
+                group.__annotations__[name],
+                tyro.conf.arg(
+                    help=" ".join(setting.description.split()),
+                    metavar=METAVARS.get(name),
+                    help_behavior_hint=default_in_help,
+                ),
             ]
+            if shown is not None and name not in shown:
+                kind = tyro.conf.Suppress[kind]
+            group.__annotations__[name] = kind
+    try:
+        yield
+    finally:
+        for group, annotations in zip(groups, before, strict=True):
+            group.__annotations__ = annotations
+
+
+METAVARS = {
+    "algo": "NAME|FILE.py:FUNCTION",
+    "reward_weights": "FLOAT [FLOAT ...]",
+    "beta_parameters": "FLOAT FLOAT",
+}
 
 
 def expand_home(argv: Sequence[str]) -> list[str]:
     """Return `argv` with ~ expanded behind = and commas, where shells leave it:
-    --output-dir=~/mine.
+    --output-dir=~/mine. Raises InputError for words that no flag takes.
     """
     for word in argv:
         if not word.isascii() and word != word.encode(errors="replace").decode():
             raise InputError(f"{word!r}: is not UTF-8 text")
         if re.fullmatch("(--.*=)?None", word):
-            raise InputError(f"{word}: there is no such value; leave the flag out")
+            raise InputError(f"{word}: None is not a value; omit the flag")
     return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]

@@ -17,6 +17,10 @@ from bnpo.files import RunError, line_of
 # Without a launcher nobody ends a rank that waits for the first rank of its machine. It then waits
 # this long until it takes it for absent.
 ABSENT_SECONDS = 60.0
+OUT_OF_MEMORY = (
+    "Lower --micro-batch-tokens or --gpu-memory. scripts/plan.py estimates what takes how much, "
+    "and docs/gpus.md lists what else saves memory"
+)
 _folder: Path | None = None  # where `report` keeps tracebacks
 _marks: dict[str, socket.socket] = {}  # names that this process has taken, as long as it lives
 
@@ -32,8 +36,7 @@ def error_line() -> Iterator[None]:
     """Print an error that leaves the context, as `report` does, and end the program with its exit
     status.
 
-    Ranks read the same input and find the same error in it. The first one of the machine prints it,
-    and the launcher then ends the others.
+    Ranks read the same input and find the same error in it. The first one of the machine prints it.
     """
     is_first_rank = os.environ.get("LOCAL_RANK", "0") == "0"
     if is_first_rank:
@@ -41,8 +44,8 @@ def error_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not is_first_rank and "met" not in _marks:
-            _wait_for_first_rank()
+        if not is_first_rank and "met" not in _marks and _first_rank_fails():
+            sys.exit(getattr(error, "exit_status", 1))
         sys.exit(report(error))
 
 
@@ -61,6 +64,8 @@ def report(error: Exception) -> int:
     traceback after a line that says so, and is added to error.txt in the folder of
     `keep_tracebacks_in`.
     """
+    if type(error).__name__ == "OutOfMemoryError":  # of torch, which takes seconds to import
+        error = RunError(f"{line_of(error)} {OUT_OF_MEMORY}")
     if isinstance(error, RunError):
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_status
@@ -77,21 +82,20 @@ def report(error: Exception) -> int:
     return 1
 
 
-def _wait_for_first_rank() -> None:
-    """Return once the first rank of this machine has passed the checks that this rank has failed.
-
-    If it fails them, too, it prints the error, and its end ends this rank: by the launcher's
-    signal or, without a launcher, here.
+def _first_rank_fails() -> bool:
+    """Wait until the first rank of this machine has passed the checks that this rank has failed, or
+    has ended, and return whether it has ended. It then has printed the error.
     """
     seen, absent_since = False, time.monotonic()
     while not _is_marked("met"):
         if _is_marked("checks"):
             seen, absent_since = True, time.monotonic()
         elif seen:
-            sys.exit(1)
+            return True
         elif time.monotonic() - absent_since > ABSENT_SECONDS:
-            return
+            break
         time.sleep(0.1)
+    return False
 
 
 def _mark_name(stage: str) -> str:

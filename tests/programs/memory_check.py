@@ -121,8 +121,9 @@ def main() -> None:
     import torch.distributed as dist
 
     from bnpo.config import parse_train_config
-    from bnpo.planning import CONTEXTS, ModelShape, learner_memory
+    from bnpo.policy.memory import ModelShape
     from bnpo.ranks import gather
+    from planner.memory import CONTEXTS, learner_memory
 
     dist.init_process_group("gloo")
     model, ranks = sys.argv[-1], dist.get_world_size()

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bnpo.algorithm.beta import MAX_CONCENTRATION, BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.beta import BetaFit, fit_beta, inverse_density
 from bnpo.algorithm.registry import SettingError, estimator, find_estimator
 from bnpo.algorithm.weights import weight_values
 
@@ -48,9 +48,6 @@ class Method:
     beta_moments: Literal["sample", "corrected"] = "sample"
     """Variance of the accuracies in BNPO's fit: `sample`, as in the paper, or `corrected` for the
     noise of m answers."""
-    max_concentration: float = MAX_CONCENTRATION
-    """Upper limit of a + b in BNPO's fit of Beta(a, b). It matters only if all questions are
-    about equally hard."""
 
     def check(self, questions: int, answers: int, rewards: int) -> None:
         """Raise SettingError for settings that do not go together, or not with a batch of shape
@@ -73,10 +70,6 @@ class Method:
             raise SettingError(
                 f"`beta_parameters`: are {values}, must be above 0 and at most "
                 f"{MAX_BETA_PARAMETER:g}"
-            )
-        if not 0 < self.max_concentration < np.inf:
-            raise SettingError(
-                f"`max_concentration`: is {self.max_concentration}, must be above 0 and finite"
             )
         if self.reward_weights is not None:
             values = " ".join(f"{value:g}" for value in self.reward_weights)
@@ -166,9 +159,7 @@ class Batch(NamedTuple):
 
     def fit(self, moments: str) -> BetaFit:
         """Return the Beta distribution fitted to the accuracies (`fit_beta`)."""
-        return fit_beta(
-            self.accuracies[:, 0], self.counts[:, 0], moments, self.method.max_concentration
-        )
+        return fit_beta(self.accuracies[:, 0], self.counts[:, 0], moments)
 
 
 @estimator()

@@ -12,7 +12,7 @@ import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from glob import escape
 from itertools import chain
 from multiprocessing import Process
@@ -27,12 +27,11 @@ from tqdm import tqdm
 from bnpo.batch import SampledGroup
 from bnpo.config import (
     NotNegative,
-    Planning,
     Positive,
     Share,
     TrainConfig,
-    check_planning,
-    validate,
+    flag_name,
+    settings,
 )
 from bnpo.environment import setup_environment
 from bnpo.errors import keep_tracebacks_in
@@ -60,7 +59,7 @@ if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from bnpo.policy.sampler import Sampler
 
 
-@dataclass(frozen=True)
+@settings
 class EvalConfig:
     """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves
     every sample.
@@ -102,7 +101,9 @@ class EvalConfig:
     """Share of each GPU's memory that a sampler may use."""
     enforce_eager: bool = False
     """Run without CUDA graphs: starts faster, samples more slowly."""
-    planning: Planning = Planning()
+    dry_run: bool = False
+    """Check settings and data, print the number of answers, and start nothing. scripts/plan.py also
+    estimates hours on GPUs."""
 
 
 # The suite that `--suite auto` selects for checkpoints of these presets
@@ -150,16 +151,14 @@ def run(config: EvalConfig) -> Outcome:
 
 def check(config: EvalConfig) -> None:
     """Raise InputError for flags that cannot work. Reads no file."""
-    validate(EvalConfig, asdict(config))
-    check_planning(config.planning)
     if config.grader:
         check_function("grader", config.grader, GRADERS)
     if config.regrade:
         others = [item.name for item in fields(config) if item.name not in ("regrade", "grader")]
         if given := [name for name in others if getattr(config, name) != getattr(EvalConfig, name)]:
-            flag = f"--{given[0].replace('_', '-').replace('planning', 'dry-run')}"
             raise InputError(
-                f"--regrade: keeps the samples, so {flag} has no effect: only --grader may be given"
+                f"--regrade: keeps the samples, so {flag_name(given[0])} has no effect: only "
+                "--grader may be given"
             )
     elif not config.ckpt:
         raise InputError(
@@ -236,7 +235,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
     done = len(samples.records)
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
     if missing:
-        settings = EngineSettings(
+        engine = EngineSettings(
             max_tokens=evaluation.suite.longest,
             dtype=samples.protocol["dtype"],
             gpu_memory=config.gpu_memory,
@@ -248,7 +247,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
         correct = sum(record["correct"] for record in samples.records.values())
         with (
             models.whole_model(model) as folder,
-            closing(fleet(folder, gpus, replicas, settings, sampling)) as groups,
+            closing(fleet(folder, gpus, replicas, engine, sampling)) as groups,
         ):
             records = evaluation.grade(evaluation.records(missing, groups), grader)
             bar = tqdm(records, total=done + len(missing), initial=done, unit="sample")

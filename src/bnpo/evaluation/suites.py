@@ -80,7 +80,7 @@ def load_suite(name: str) -> Suite:
             fields["system_prompt"] = read_text(ROOT / prompt).strip()
         if isinstance(template, str) and os.path.isfile(ROOT / template):
             fields["template"] = str(ROOT / template)
-        suite = validate(Suite, {"name": path.stem, **fields}, are_flags=False)
+        suite = validate(Suite, {"name": path.stem, **fields})
         check_template(suite.template, suite.system_prompt)
         check_function("grader", suite.grader, GRADERS)
         for dataset in suite.datasets.values():

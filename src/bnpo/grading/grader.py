@@ -13,6 +13,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from bnpo.environment import ranks_here
 from bnpo.files import InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
 from mathequal import TIME_LIMIT, final_answer, instant_verdict
@@ -64,8 +65,7 @@ class Grader:
         self._inline = REWARDS | RELEASED_REWARDS if grader == "paper" else REWARDS
         self._reported: set[tuple[str, str]] = set()
         if workers is None:
-            ranks_here = int(os.environ.get("LOCAL_SIZE", "1"))  # set by the DeepSpeed launcher
-            workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here))
+            workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here()))
         users_rewards = [
             name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)
         ]

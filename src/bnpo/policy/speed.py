@@ -7,30 +7,27 @@ import torch
 
 from bnpo.batch import Batch
 
-GPUS: dict[str, tuple[float, float, float]] = {
-    "A100": (312, 0, 0),
-    "A100 80GB": (312, 79.1, 2.04),
-    "A800": (312, 0, 0),
-    "H20": (148, 95.0, 4.0),
-    "H100 PCIe": (756, 0, 0),
-    "H100": (989, 79.1, 3.35),
-    "H200": (989, 139.7, 4.8),
-    "H800 PCIe": (756, 0, 0),
-    "H800": (989, 0, 0),
-    "GH200": (989, 0, 0),
-    "B200": (2250, 0, 0),
-    "L40S": (362, 44.3, 0.864),
-    "RTX 4090": (165.2, 23.5, 1.01),
-    "RTX 5080": (112.6, 15.4, 0.96),
-    "RTX 5090": (209.5, 31.3, 1.79),
-    "RTX PRO 6000": (503.8, 94.9, 1.79),
+# GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second
+# with fp32 sums. From NVIDIA's data sheets and architecture papers. Where they give only the rate
+# with sparsity, half of it is used.
+PEAKS = {
+    "A100": 312,
+    "A100 80GB": 312,
+    "A800": 312,
+    "H20": 148,
+    "H100 PCIe": 756,
+    "H100": 989,
+    "H200": 989,
+    "H800 PCIe": 756,
+    "H800": 989,
+    "GH200": 989,
+    "B200": 2250,
+    "L40S": 362,
+    "RTX 4090": 165.2,
+    "RTX 5080": 112.6,
+    "RTX 5090": 209.5,
+    "RTX PRO 6000": 503.8,
 }
-"""GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second
-with fp32 sums, GiB of memory as torch reports it, rounded down, and bandwidth in 10^12 bytes per
-second. 0: no dry run knows this GPU.
-
-From NVIDIA's data sheets and architecture papers. Where they give only the rate with sparsity,
-half of it is used."""
 OTHER_CHIPS = {"D", "Laptop", "MIG", "NVL", "Max"}  # in names of slower variants, or of slices
 TIMINGS = ("seconds/", "sampling/", "tokens/per_second", "tflops/per_second", "mfu")
 """Prefixes of metrics that differ between runs with equal results."""
@@ -69,7 +66,7 @@ def peak_tflops(gpu: str) -> float | None:
     is not known.
     """
     words = set(re.findall(r"\w+", gpu))
-    peaks = [sheet[0] for name, sheet in GPUS.items() if words.issuperset(name.split())]
+    peaks = [peak for name, peak in PEAKS.items() if words.issuperset(name.split())]
     return peaks[0] if peaks and not words & OTHER_CHIPS else None
 
 

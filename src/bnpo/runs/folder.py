@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from bnpo.config import FREE, TrainConfig, flat_settings
+from bnpo.config import FREE, REMOVED, TrainConfig, flat_settings
 from bnpo.files import InputError, delete, lock, read_json, step_name, write_json, writing
 
 # One entry per step; `bad` in old runs
@@ -165,6 +165,12 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
         if name in old and value != old[name] and name not in allowed | FREE:
             values = "has changed" if isinstance(value, dict) else f"was {old[name]}, is {value}"
             changes[name] = f"{name} {values}"
+    for name, value in REMOVED.items():
+        if old.get(name, value) != value:
+            raise InputError(
+                f"{folder}: has {name} {old[name]}, and this version has {value} only. Continue "
+                "the run with the version that started it"
+            )
     if changes:
         raise InputError(
             f"{folder}: other settings would change the run: {', '.join(changes.values())}. Use "

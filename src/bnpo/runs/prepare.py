@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from bnpo.batch import Task
 from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
 from bnpo.data import content_hash, load_sources
+from bnpo.environment import become_only_rank
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import (
@@ -31,7 +32,6 @@ from bnpo.evaluation.suites import (
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS
-from bnpo.planning import MemoryPlan, plan_here
 from bnpo.policy.folder import (
     adapter_base,
     check_model,
@@ -40,9 +40,9 @@ from bnpo.policy.folder import (
     model_folder,
     model_hash,
 )
-from bnpo.policy.sampling import EngineSettings
+from bnpo.policy.memory import ModelShape, check_memory
 from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_token_ids
-from bnpo.ranks import check_bfloat16, gather, has_cuda, trains_in_float16
+from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
     check_apart,
@@ -62,8 +62,8 @@ class PreparedRun:
     evaluation: Evaluation | None  # None: no evaluation during training
     # Folder from which both load: the checkpoint, or the model of a new run or under an adapter
     model: Path
-    engine: EngineSettings
-    memory_plan: MemoryPlan
+    shape: ModelShape
+    longest: int  # tokens of the longest prompt plus answer, in training and evaluation
     resumed: bool  # the folder holds the run already, with or without a checkpoint
     checkpoint: Path | None  # the newest one; None: the run starts at step 0
     progress: Progress
@@ -79,8 +79,7 @@ class PreparedRun:
         count, n = len(self.task.problems), batch.questions_per_step
         if batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
             return batch.epochs * (count // n)
-        # Counted from here, since a resumed run may have made its first steps with another number
-        # of questions.
+        # Counted from here: a resumed run may have made its first steps with another n
         epoch, asked = divmod(self.progress.place, count)
         return self.progress.step + (count - asked) // n + (batch.epochs - epoch - 1) * (count // n)
 
@@ -91,10 +90,9 @@ class PreparedRun:
         everyone = gather((self.progress, self.steps, self.data_facts))
         for rank, read in enumerate(everyone):
             if read != everyone[0]:
-                problem = f"rank {rank} has other data than rank 0, or another checkpoint in"
                 raise InputError(
-                    f"{problem} {self.config.folder.output_dir}. All machines must see the same "
-                    "files"
+                    f"rank {rank} has other data than rank 0, or another checkpoint in "
+                    f"{self.config.folder.output_dir}. All machines must see the same files"
                 )
 
     def describe(self) -> None:
@@ -117,11 +115,11 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     """Check and read all that a run needs, cheapest first, and lock its folder. No collective.
     Raises InputError.
     """
-    if "RANK" not in os.environ:
-        raise InputError("RANK is not set. Launch with: deepspeed train.py ...")
+    if "RANK" not in os.environ:  # called from Python, without a launcher
+        become_only_rank()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
-    folder = config.folder.output_dir
+    data, folder = config.data, config.folder.output_dir
     check_dtype(config.hardware.dtype)
     # A job that is queued with --resume from its first start on finds no run then.
     resumed = config.folder.resume and (folder / "config.json").exists()
@@ -129,10 +127,13 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         check_changes(config, {})  # the settings; below also what they name
     else:
         check_output_dir(config)  # again with the lock, but before anything is downloaded
-    problems, source_facts = load_sources(config.data.train_data, config.columns)
+    problems, source_facts = load_sources(data.train_data, config.columns)
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    model = starting_model(config, checkpoint)
+    if checkpoint:  # of a whole model, or of an adapter
+        model = adapter_base(checkpoint) or checkpoint
+    else:  # its weights need not be there yet
+        model = model_folder(data.model, weights=False, adapters=False)
     if not resumed:
         check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
@@ -143,12 +144,12 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
     of_suite = evaluation.prompts.values() if evaluation else ()
     check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
-    check_references(kept_problems, config.data.train_data, config.data.rewards, config.data.grader)
-    check_format(config.data.rewards, tokenizer.decode(prompts[0]), config.data.grader)
+    check_references(kept_problems, data.train_data, data.rewards, data.grader)
+    check_format(data.rewards, tokenizer.decode(prompts[0]), data.grader)
     if not checkpoint:
-        model_folder(config.data.model)  # after the data, since weights may be downloaded
-    plan = plan_here(config, model, longest)
-    engine = engine_settings(config, plan, longest)
+        model_folder(data.model)  # after the data, since weights may be downloaded
+    shape = ModelShape(model)
+    check_memory(shape, config)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {
         "data_sha256": content_hash(problems),
@@ -161,14 +162,12 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if resumed:
         check_changes(config, facts)
     lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
-    data, example = config.data, kept_problems[0].answer
-    grader = Grader(
-        data.rewards, grader=data.grader, users_range=config.users_range, example=example
-    )
+    users = {"users_range": config.users_range, "example": kept_problems[0].answer}
+    grader = Grader(data.rewards, grader=data.grader, **users)
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     keep_tracebacks_in(folder)
     return PreparedRun(
-        config, task, evaluation, model, engine, plan, resumed, checkpoint, progress, facts, lock
+        config, task, evaluation, model, shape, longest, resumed, checkpoint, progress, facts, lock
     )
 
 
@@ -178,8 +177,7 @@ def check_dtype(dtype: str) -> None:
         raise InputError(
             "--dtype: this CPU has no float16 arithmetic (AVX512-FP16); use float32 or bfloat16"
         )
-    # torch sees GPUs, so has_cuda() is true, or says why they cannot be used
-    if torch.cuda.is_available() and has_cuda() and dtype == "bfloat16":
+    if dtype == "bfloat16" and torch.cuda.is_available():
         check_bfloat16()
 
 
@@ -194,27 +192,6 @@ def lock_unchanged(config: TrainConfig, ranks: int, progress: Progress, resumed:
     elif find_checkpoint(folder, ranks) != progress:
         raise InputError(f"{folder}: another process trained in it until now. Start again")
     return lock
-
-
-def starting_model(config: TrainConfig, checkpoint: Path | None) -> Path:
-    """Return the folder that learner and sampler load: of the checkpoint, of --model, or of the
-    model under an adapter. Weights of --model need not be there yet. Raises InputError.
-    """
-    if checkpoint:
-        return adapter_base(checkpoint) or checkpoint
-    return model_folder(config.data.model, weights=False, adapters=False)
-
-
-def engine_settings(config: TrainConfig, plan: MemoryPlan, longest: int) -> EngineSettings:
-    """Return the settings of a sampler of prompts and answers of up to `longest` tokens."""
-    return EngineSettings(
-        max_tokens=longest,
-        dtype=config.hardware.dtype,
-        gpu_memory=plan.gpu_memory,
-        sequences=plan.sequences,
-        enforce_eager=config.hardware.enforce_eager,
-        tensor_parallel=config.hardware.sampler_ranks,
-    )
 
 
 def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrainedTokenizerBase:
@@ -265,9 +242,7 @@ def check_format(rewards: Sequence[str], prompt: str, rule: str = "default") -> 
         problem = (
             "--rewards format: the chat template opens <think> itself, so no answer has that tag"
         )
-        raise InputError(
-            f"{problem}; take --thinking off, another --template, or a reward of your own"
-        )
+        raise InputError(f"{problem}; take --thinking off, another --template, or your own reward")
 
 
 def input_hashes(

@@ -14,8 +14,8 @@ from bnpo.data import WATCHED, sampling_seeds, watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
-from bnpo.planning import sampler_share
 from bnpo.policy.learner import Learner
+from bnpo.policy.memory import sampler_settings
 from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.start_check import check_start
@@ -109,10 +109,8 @@ class Run:
             self._learner = Learner(
                 str(prepared.model), len(tokenizer), config, universal=converted
             )
-        share = sampler_share(prepared.memory_plan, config)
-        self._sampler = Sampler(
-            str(prepared.model), tokenizer, replace(prepared.engine, gpu_memory=share)
-        )
+        engine = sampler_settings(prepared.shape, config, prepared.longest)
+        self._sampler = Sampler(str(prepared.model), tokenizer, engine)
         if checkpoint:
             # `check_start` then gives the sampler the loaded weights
             self._learner.load(checkpoint / "trainer")
@@ -121,7 +119,7 @@ class Run:
         self._sync = WeightSync(self._learner, self._sampler, longest)
         check_start(self._learner, self._sampler, self._sync, text, config)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
-            self._open_folder(share)
+            self._open_folder(engine.gpu_memory)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
             self._watch(0)
@@ -135,9 +133,7 @@ class Run:
         """Claim the run's folder and open the metrics. Rank 0 only. Raises InputError."""
         prepared, config, facts = self._prepared, self._config, self._prepared.data_facts
         if share is not None:  # on GPUs
-            facts = facts | {
-                "sampler_share": {"planned": prepared.memory_plan.gpu_memory, "actual": share}
-            }
+            facts = facts | {"sampler_share": share}
         if not prepared.resumed:
             claim_folder(config, facts)
         self._ranks.on_failure = self._end_folder
@@ -241,7 +237,7 @@ class Run:
             cure = (
                 f"Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
             )
-            raise RunError(f"{problem} {step.number} (--max-bad-steps). {cure}")
+            raise RunError(f"{problem} {step.number}. {cure}")
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
         every = config.folder.save_every

@@ -1,0 +1,218 @@
+"""The memory of a rank: whether the learner can be loaded, and what it leaves to the sampler.
+
+The sampler's share is measured once the learner exists. `planner` estimates the rest of a step's
+memory without a GPU.
+"""
+
+import os
+from collections import Counter
+from math import ceil
+from pathlib import Path
+
+import psutil
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+
+from bnpo.algorithm.loss import LOGIT_CHUNK
+from bnpo.algorithm.registry import find_estimator
+from bnpo.config import TrainConfig
+from bnpo.environment import ranks_here
+from bnpo.files import InputError
+from bnpo.policy.folder import empty_model, model_config
+from bnpo.policy.learner import REDUCE_BUCKET
+from bnpo.policy.lora import adapted_layers
+from bnpo.policy.model import elements, layers
+from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
+from bnpo.ranks import gather
+
+GIB = 2**30
+ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels
+GRAPHS = 2**30  # vLLM's CUDA graphs; part of its share of the GPU, in CPU memory while it sleeps
+USABLE = 0.97  # share of a GPU's memory that can be used; the rest is lost between allocations
+DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+class ModelShape:
+    """The sizes of a Hugging Face model on which its memory and speed depend. Reads config.json,
+    no weights.
+    """
+
+    def __init__(self, folder: Path):
+        config = model_config(folder)
+        model = empty_model(folder, config)
+
+        def largest(setting: str, default: int) -> int:
+            # Layers may differ in size. Older families do not have all settings.
+            sizes = (getattr(layer, setting, None) for layer in config.per_layer_config[:])
+            return max(size or default for size in sizes)
+
+        self.parameters = elements(model)  # a tied head counts once
+        # Number of layers, and elements of the largest
+        self.layers, self.layer = config.num_hidden_layers, max(map(elements, layers(model)))
+        head = model.get_output_embeddings().weight  # [vocabulary, hidden]
+        self.vocabulary, self.hidden, self.head = len(head), config.hidden_size, head.numel()
+        self.tied_head = head is model.get_input_embeddings().weight
+        # Width of the feed-forward layer
+        self.intermediate = largest("intermediate_size", 4 * self.hidden)
+        self.heads = largest("num_attention_heads", 1)
+        self.key_heads = largest("num_key_value_heads", self.heads)
+        # Width of a query, key or value
+        self.head_size = largest("head_dim", self.hidden // self.heads)
+        # Inputs and outputs of all layers that LoRA adapts: elements of an adapter of rank 1
+        self.adapted = sum(sum(layer.weight.shape) for layer in adapted_layers(model).values())
+
+
+class SamplerNeeds:
+    """The GPU memory that a sampler can use, in bytes per GPU. vLLM's needs are estimates."""
+
+    def __init__(self, shape: ModelShape, config: TrainConfig, longest: int, ranks: int):
+        batch, size = config.batch, DTYPE_BYTES[config.hardware.dtype]
+        sharing = config.hardware.sampler_ranks
+        # A greedy answer, as a baseline, is an answer too
+        greedy = "greedy_rewards" in find_estimator(config.method.algo).needs
+        per_question = batch.samples_per_question + greedy
+        self.answers = batch.questions_per_step * sharing // ranks * per_question
+        # Part of the weights, workspace of a prefill, CUDA graphs
+        per_token = 3 * shape.intermediate // sharing + 6 * shape.hidden
+        prefill = max(PREFILL_TOKENS, longest) * per_token
+        self.fixed = size * (shape.parameters // sharing + prefill) + GRAPHS + ASLEEP
+        # Keys and values of a token. Of fewer key heads than GPUs, each is on several.
+        key_heads = max(1, ceil(shape.key_heads / sharing))
+        cache = 2 * size * shape.layers * shape.head_size * key_heads * longest  # of an answer
+        logits = 12 * shape.vocabulary  # of an answer: fp32 thrice
+        self.least = self.fixed + logits + cache  # one answer at a time
+        # Twice what all answers at once can use
+        at_once = logits * min(self.answers, MOST_SEQUENCES) + cache * self.answers
+        self.most = 2 * (self.fixed + at_once)
+        # The cache must hold a quarter of the longest for each answer, or vLLM would evict some.
+        self._per_answer = cache / 4 + logits
+
+    def sequences(self, share: int) -> int:
+        """Return how many answers a sampler with `share` bytes draws at once."""
+        return max(1, min(self.answers, int((share - self.fixed) / self._per_answer)))
+
+
+def held_memory(shape: ModelShape, config: TrainConfig, ranks: int) -> tuple[Counter[str], int]:
+    """Return the bytes that the learner of a rank always holds: on its GPU by part, and in CPU
+    memory.
+    """
+    hardware, size = config.hardware, DTYPE_BYTES[config.hardware.dtype]
+    adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
+    trained = adapter or shape.parameters
+    partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)
+    bucket = min(REDUCE_BUCKET, trained)  # elements of gradients that are reduced together
+    held = Counter(weights=weights * (not hardware.offload_weights))
+    held["gradients"] = 4 * partition * on_gpu + 4 * bucket  # in fp32
+    held["optimizer"] = 12 * partition * on_gpu  # fp32 weights and moments
+    # Beside gradients, fp32 weights and moments, an offloaded optimizer has the gradients again.
+    return held, 20 * partition * (not on_gpu) + weights * hardware.offload_weights
+
+
+def gathered_memory(shape: ModelShape, config: TrainConfig, ranks: int) -> int:
+    """Return the bytes of the weights that DeepSpeed gathers, and keeps for their next use."""
+    if ranks == 1 and not config.hardware.offload_weights:
+        return 0
+    kept = DeepSpeedZeroConfig(stage=3).max_live_parameters + shape.layer + shape.head
+    return DTYPE_BYTES[config.hardware.dtype] * min(kept, shape.parameters)
+
+
+def scoring_memory(shape: ModelShape, config: TrainConfig, ranks: int, chunk: int) -> int:
+    """Return the bytes with which the learner scores the longest answer. It does so after a weight
+    sync, beside the sampler. The head has at most `chunk` logits at once.
+    """
+    size, sampling = DTYPE_BYTES[config.hardware.dtype], config.sampling
+    longest = sampling.max_prompt_tokens + sampling.max_answer_tokens
+    activations = size * longest * (6 * shape.hidden + 3 * shape.intermediate)
+    logits = logit_bytes(size) * min(longest * shape.vocabulary, chunk)
+    return gathered_memory(shape, config, ranks) + activations + logits
+
+
+def logit_bytes(size: int) -> int:
+    """Return the bytes of a logit: it is in fp32, and so is its gradient, which models in 16 bits
+    (`size` 2) copy to their own format.
+    """
+    return 4 if size == 4 else 4 + size
+
+
+def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
+    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of
+    `ranks_here` ranks.
+    """
+    keys = shape.key_heads  # vLLM repeats key heads if there are too few
+    uneven = [n for n in (ranks_here, shape.heads, shape.intermediate) if n % size]
+    if uneven or (keys % size and size % keys):
+        raise InputError(
+            f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, "
+            f"{shape.heads} heads and a width of {shape.intermediate}, and divide or be divided "
+            f"by {keys} key heads"
+        )
+
+
+def check_memory(shape: ModelShape, config: TrainConfig) -> None:
+    """Raise InputError if the learner cannot be loaded on this machine, or its ranks cannot share
+    samplers.
+    """
+    ranks, here = int(os.environ.get("WORLD_SIZE", "1")), ranks_here()
+    check_sampler_ranks(shape, config.hardware.sampler_ranks, here)
+    held, in_cpu_memory = held_memory(shape, config, ranks)
+    cures = "--lora-rank 32, or more machines (docs/gpus.md)"
+    if torch.cuda.is_available():
+        gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        gpu = min(properties.total_memory for properties in gpus)
+        if held.total() > USABLE * gpu:
+            part, size = held.most_common(1)[0]
+            raise InputError(
+                f"{config.data.model}: the learner needs {held.total() / GIB:.1f} GiB of each GPU, "
+                f"of which {size / GIB:.1f} are '{part}'; a GPU has {gpu / GIB:.1f}. Try more "
+                f"ranks, --offload-optimizer, --offload-weights, {cures}"
+            )
+    else:
+        in_cpu_memory += held.total()
+    if here * in_cpu_memory > (memory := psutil.virtual_memory().total):
+        raise InputError(
+            f"{config.data.model}: needs {here * in_cpu_memory / GIB:.0f} GiB of CPU memory, this "
+            f"machine has {memory / GIB:.0f}; try {cures}"
+        )
+
+
+def sampler_settings(shape: ModelShape, config: TrainConfig, longest: int) -> EngineSettings:
+    """Return the settings of a sampler of prompts plus answers of up to `longest` tokens.
+
+    On GPUs this is a collective, and the learner must hold all that it keeps from step to step.
+    The sampler gets --gpu-memory, or what the learner leaves free, but no more than the answers of
+    a step can use. Raises InputError on all ranks if that is too little.
+    """
+    hardware = config.hardware
+    share = sequences = None
+    if torch.cuda.is_available():
+        # NCCL allocates its buffers with the first collective
+        dist.all_reduce(torch.zeros(1, device="cuda"))
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        ranks = dist.get_world_size()
+        needs = SamplerNeeds(shape, config, longest, ranks)
+        scoring = scoring_memory(shape, config, ranks, LOGIT_CHUNK["cuda"])
+        free -= scoring + int((1 - USABLE) * total)
+        left = max(0, int(1000 * min(needs.most, free) / total)) / 1000  # rounded down
+        # Equal on all ranks, which sample equally many answers
+        share = hardware.gpu_memory or min(gather(left))
+        sizes = gather((int(share * total), free))  # [ranks] of (bytes of the sampler, free bytes)
+        size, free = max(sizes, key=lambda of_rank: of_rank[0] - of_rank[1])
+        if size > max(free, 0) or min(sizes)[0] < needs.least:
+            cure = "Lower or omit --gpu-memory, or use" if hardware.gpu_memory else "Use"
+            raise InputError(
+                f"beside the learner {max(0, free) / GIB:.1f} GiB of a GPU are left for the "
+                f"sampler, which needs {needs.least / GIB:.1f} and would get {size / GIB:.1f}. "
+                f"{cure} --offload-optimizer, --lora-rank 32, --sampler-ranks 2 or more ranks "
+                "(docs/gpus.md)"
+            )
+        sequences = needs.sequences(min(sizes)[0])
+    return EngineSettings(
+        max_tokens=longest,
+        dtype=hardware.dtype,
+        gpu_memory=share,
+        sequences=sequences,
+        enforce_eager=hardware.enforce_eager,
+        tensor_parallel=hardware.sampler_ranks,
+    )

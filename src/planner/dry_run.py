@@ -1,0 +1,75 @@
+"""What `--dry-run` and scripts/plan.py print: a run or an evaluation that is not started."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
+from bnpo.config import TrainConfig, flat_settings
+from bnpo.evaluation.program import EvalConfig, check, chosen_suite
+from bnpo.policy.folder import local_folder
+from planner import Planning
+from planner.hours import START_SECONDS, plan_training, sampling_seconds
+from planner.inputs import evaluation_inputs, training_inputs
+
+
+def objective_lines(config: TrainConfig) -> list[str]:
+    """Return what training with --algo weight maximises as a table, line by line: exact for
+    rewards of 0 and 1.
+    """
+    if config.method.weight is None:
+        return []
+    m = config.batch.samples_per_question
+    gain = gains(*config.method.weights(shares(m), m, config.batch.questions_per_step))  # [m]
+    values = {"accuracy p": ACCURACIES, "weight": exact_weight(ACCURACIES, gain)}
+    values["objective"] = exact_objective(ACCURACIES, gain)
+    lines = [
+        f"what training maximises with {m} answers per question, exactly for rewards of 0 and 1:"
+    ]
+    return lines + [
+        f"{name:<11}" + "".join(f"{value:>10.4g}" for value in row) for name, row in values.items()
+    ]
+
+
+def dry_run_training(config: TrainConfig, planning: Planning | None = None) -> None:
+    """Print what `train.py` would do, and with `planning` the memory and hours that it would take.
+    Raises InputError for what it would refuse.
+    """
+    inputs = training_inputs(config)
+    seconds, lines = plan_training(config, inputs, planning) if planning else ({}, [])
+    lines = [*inputs.lines, *objective_lines(config), *lines]
+    print_plan(flat_settings(config), lines, seconds, planning)
+    if planning is None:
+        print("memory and hours on GPUs: python scripts/plan.py --gpu H100 train.py ...")
+
+
+def dry_run_evaluation(config: EvalConfig, planning: Planning | None = None) -> None:
+    """Print what `eval.py` would do, like `dry_run_training`."""
+    check(config)
+    suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
+    for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
+        inputs = evaluation_inputs(ckpt, suite)
+        seconds = {}
+        if planning:
+            answers, size = inputs.eval_answers, config.tensor_parallel
+            sampling = sampling_seconds(inputs, planning, answers, size)
+            seconds = {"sampling": sampling, "start": START_SECONDS}
+        settings = flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}
+        print_plan(settings, inputs.lines, seconds, planning)
+    if planning is None:
+        print("hours on GPUs: python scripts/plan.py --gpu H100 eval.py ...")
+
+
+def print_plan(
+    settings: dict, lines: list[str], seconds: dict[str, float], planning: Planning | None
+) -> None:
+    """Print `settings` as JSON, `lines`, and the estimated hours of a run with what they assume."""
+    print(json.dumps(settings, indent=2, default=str), *lines, sep="\n")
+    if planning and seconds:
+        parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
+        hours = sum(seconds.values()) / 3600
+        print(
+            f"estimate: {hours:.1f} hours, {hours * (planning.gpus or 1):.1f} GPU-hours (in hours: "
+            f"{parts})\nit assumes {planning.answer_tokens} tokens per answer (--answer-tokens), "
+            "and docs/reproduce.md"
+        )
