@@ -138,14 +138,14 @@ def test_no_signal_gives_no_advantage_with_any_weight(text):
     [
         ("__import__('os').getcwd()", r'getcwd\(\)" is not allowed. Use p, m, n, numbers'),
         ("p if p else 1", "is not allowed"),
-        ("", "is no expression"),
+        ("", "is not a valid expression"),
         ("log(p)", "is -7.37776 at p = 0.000625, must be from 0 to"),
         ("1 / (p - 0.5)**2", "is inf at p = 0.5, must be from 0 to"),
         ("0.3 - p", r"is -0.000625 at p = 0.300625, must be from 0 to 1e\+30 for 0 < p < 1"),
         ("9**9**9**9", "is inf at p"),
         ("1" + "0" * 400, "is too large"),
-        ("-" * 5000 + "p", "is no expression|is too large"),
-        ("+".join("p" * 5000), "is no expression|is too large"),
+        ("-" * 5000 + "p", "is not a valid expression, or is too large"),
+        ("+".join("p" * 5000), "is not a valid expression, or is too large"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--weight", "--weight-wrong"])

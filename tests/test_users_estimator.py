@@ -19,7 +19,7 @@ from conftest import refused
 from launch import check_train_flags
 
 EXAMPLE = f"{ROOT}/examples/estimator.py:median"
-HEAD = "import numpy as np\nfrom bnpo.algorithm.estimators import Batch, estimator\n"
+HEAD = "import numpy as np\nfrom bnpo.algorithm.estimators import RewardBatch, estimator\n"
 CENTRED = "batch.rewards - batch.accuracies"
 
 
@@ -37,7 +37,7 @@ def write(tmp_path):
 
 
 def returning(expression: str, decorator: str = "@estimator()") -> str:
-    return f"{decorator}\ndef mine(batch: Batch) -> np.ndarray:\n    return {expression}\n"
+    return f"{decorator}\ndef mine(batch: RewardBatch) -> np.ndarray:\n    return {expression}\n"
 
 
 def parse(algo, *flags):
@@ -160,10 +160,10 @@ def test_unknown_names_are_refused(algo, message):
             "line 3: ValueError: @estimator: logs_fit=True needs unit_interval=True",
         ),
         (
-            returning(CENTRED).replace("batch: Batch", "batch, lengths"),
+            returning(CENTRED).replace("batch: RewardBatch", "batch, lengths"),
             "mine: must take one argument, the batch. It must be",
         ),
-        (returning(CENTRED).replace("batch: Batch", ""), "mine: must take one argument"),
+        (returning(CENTRED).replace("batch: RewardBatch", ""), "mine: must take one argument"),
         ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
         ("import absent_module\n", "imported: line 3: ModuleNotFoundError: No module named 'abs"),
         ("raise SystemExit(0)\n", "cannot be imported: line 3: SystemExit: 0"),
