@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config, with_settings
-from bnpo.data import Problem, encode_prompt, load_problems
+from bnpo.config import PRESETS, TINY_MODEL, with_settings
+from bnpo.data import Problem, load_problems
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
 from bnpo.files import ROOT, InputError
@@ -26,11 +26,11 @@ from bnpo.grading.rewards import (
 from bnpo.planning import dry_run_evaluation, dry_run_training
 from bnpo.policy.sampling import Answer
 from bnpo.policy.speed import Stopwatch
-from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
-from bnpo.runs.findings import find, unstated_share
+from bnpo.runs.findings import find
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
+from conftest import refused
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,7 @@ def grader():
 
 
 @pytest.mark.parametrize(
-    ("name", "right"),
-    [("math500", 500), ("amc23", 40), ("aime2024", 30), ("aime2025", 30), ("math_train", 7498)],
+    ("name", "right"), [("math500", 500), ("amc23", 40), ("aime2024", 30), ("math_train", 7498)]
 )
 def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
     problems = load_problems(data_dir / f"{name}.jsonl")
@@ -54,21 +53,6 @@ def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
     wrong = [p for p, verdict in zip(problems, rewards[:, 0], strict=True) if not verdict]
     assert len(problems) - len(wrong) == right, wrong
     assert all(p.answer == "" for p in wrong)
-
-
-@pytest.mark.parametrize(
-    ("reference", "text", "right"),
-    [
-        (r"\frac{5}{4}", r"\boxed{1.25}", True),
-        (r"\frac{5}{4}", r"\boxed{-5/4}", False),
-        ("7", "the answer is 7", False),
-        ("7", r"\boxed{7} and \boxed{8", True),
-        ("", "", False),
-        ("7", r"\boxed{}", False),
-    ],
-)
-def test_accuracy(grader, reference, text, right):
-    assert grader([text], [reference]).rewards[0, 0] == right
 
 
 @pytest.mark.parametrize(
@@ -106,11 +90,7 @@ def test_format(text, right):
         ("it is 6", r"\frac{25}{6}", False),
         ("it is 6", "25/6", False),
         ("it is 2", "(1,2)", False),
-        ("it is 2", "1,2", False),
-        ("it is 10", "2^{10}", False),
         ("it is 5", "1e5", False),
-        ("it is 7", "3 + 4 = 7\n#### 7", False),
-        ("it is 5", "x = 5", False),
         ("", "", False),
         ("1." * 3000 + "2", "0.2", True),
         ("9" * 20_000 + "," * 20_000 + "7", "7", True),
@@ -131,14 +111,6 @@ def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
     grader.close()
 
 
-@pytest.mark.parametrize(("rules", "given"), [("default", 1), ("paper", 0)])
-def test_the_grader_takes_the_format_rule_of_its_rules(rules, given):
-    grader = Grader(("format",), grader=rules, workers=1)
-    assert grader(["<think>a</think> <answer>b</answer>"], ["b"]).rewards.tolist() == [[given]]
-    grader.close()
-
-
-@pytest.mark.deadline
 def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     grader = Grader(workers=1, time_limit=1.0)
     results: dict[str, Grades] = {}
@@ -152,12 +124,6 @@ def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     assert results["r"].failed.tolist() == [True, False]
     assert results["r"].failures == {"timeout": 1}
     grader.close()
-
-
-def test_accuracy_reads_the_answer_tags_only_when_told(grader):
-    text = r"<think>\boxed{7}</think><answer>8</answer>"
-    assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
-    assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
 def test_the_range_of_the_users_is_theirs_alone(tmp_path):
@@ -178,40 +144,22 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     grader.close()
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def other(text, reference): return 1", "AttributeError"),
-        ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
-        ("import no_such_module", "ModuleNotFoundError"),
-        ("def reward(:", "SyntaxError"),
-        ("import time; time.sleep(60)", "timeout"),
-        (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
-    ],
-)
-def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, message):
-    file = tmp_path / "mine.py"
-    file.write_text(source)
-    with pytest.raises(InputError, match=message) as error:
-        Grader((f"{file}:reward",), workers=1, time_limit=0.5)
-    assert f"{file}:reward" in str(error.value)
-
-
-def test_equal_answers_are_judged_once(grader):
-    first, again, other = grader.judge(
-        "paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3
-    )
-    assert first is again
-    assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
-
-
-def test_the_released_rule_reads_only_the_end_of_a_text():
-    grader = Grader(grader="paper", workers=1)
+def test_the_rules_read_texts_as_their_owners_do(grader):
+    """The released one reads only the end of a text, and no spaces in the format. Equal answers
+    are judged once; tags count where that is asked for.
+    """
+    paper = Grader(("accuracy", "format"), grader="paper", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
-    assert grader(texts, ["0.5", "0.5"]).rewards[:, 0].tolist() == [1, 0]
-    # Brace-less
-    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]
-    grader.close()
+    texts += [r"so $\frac{1}{2}$ is \boxed{\frac12}", "<think>a</think> <answer>b</answer>"]
+    assert paper(texts, ["0.5"] * 4).rewards.tolist() == [[1, 0], [0, 0], [0, 0], [0, 0]]
+    paper.close()
+    assert grader(texts[3:], ["b"]).rewards.tolist() == [[0, 1]]
+    verdicts = grader.judge("paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3)
+    assert verdicts[0] is verdicts[1]
+    assert [verdict.result() for verdict in verdicts] == [True, True, False]
+    text = r"<think>\boxed{7}</think><answer>8</answer>"
+    assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
+    assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
 def findings(**changes) -> list[dict]:
@@ -251,57 +199,25 @@ RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
 
+FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ("mine.py:mine",)}
+FAILING |= {"rewards": NONE_RIGHT}
+UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), or"
+
+
 @pytest.mark.parametrize(
     ("changes", "kinds", "text"),
     [
         ({}, [], ""),
-        (
-            {"rewards": NONE_RIGHT},
-            ["all_lowest"],
-            "the reward accuracy is 0 for all 8 answers: nothing is ever right",
-        ),
+        ({"rewards": NONE_RIGHT}, ["all_lowest"], "accuracy is 0 for all 8 answers: nothing is ev"),
         ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
-        (
-            {"rewards": NONE_RIGHT + 0.5},
-            ["all_equal"],
-            "is 0.5 for all 8 answers: correct the function",
-        ),
-        (
-            {"rewards": BY_QUESTION},
-            ["few_mixed_groups"],
-            "only 0% of the questions have answers with different",
-        ),
-        (
-            {"finished": NO},
-            ["cut_off"],
-            "100% of the answers are cut off before their end; raise --max-answer-tokens",
-        ),
+        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers: correct the fun"),
+        ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers"),
+        ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise"),
         ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
-        (
-            {"stated": False, "rewards": NONE_RIGHT},
-            ["no_final_answer", "all_lowest"],
-            r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), "
-            r"or take",
-        ),
+        ({"stated": False, "rewards": NONE_RIGHT}, ["no_final_answer", "all_lowest"], UNSTATED),
         ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
-        ({"stated": False, "reward_names": ("mine.py:accuracy",)}, [], ""),
-        (
-            {
-                "failed": YES,
-                "failures": {"TypeError": 8},
-                "reward_names": ("mine.py:mine",),
-                "rewards": NONE_RIGHT,
-            },
-            ["failing"],
-            "8 of 8 answers are left out, because rewards could not be computed (TypeError 8 "
-            "times); look at mine",
-        ),
-        (
-            {"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1},
-            ["all_lowest"],
-            "is -1 for all 8 answers",
-        ),
-        (RECORDED | {"weights": (1.0, 1.0)}, ["all_lowest"], "the reward accuracy is 0"),
+        (FAILING, ["failing"], "8 of 8 answers are left out, because rewards could not be comput"),
+        ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
@@ -316,31 +232,22 @@ def problems(*references: str) -> list[Problem]:
     return [Problem(str(i), "1+1=?", reference) for i, reference in enumerate(references)]
 
 
+ACCURACY, NOT_NUMBERS = ("accuracy",), r"2 of 4 .*problem 1, '\(1,2\)', is not one number"
+
+
 @pytest.mark.parametrize(
     ("references", "rewards", "rule", "message"),
     [
-        (
-            ("2", "", "4"),
-            ("accuracy",),
-            "default",
-            "1 of 3 reference answers cannot be equalled: .* 1, ''",
-        ),
-        (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
-        (("two", "3"), ("accuracy",), "last_number", "'two', is not one number"),
-        (
-            ("2", "(1,2)", "25/6", "4"),
-            ("accuracy",),
-            "last_number",
-            r"2 of 4 .*problem 1, '\(1,2\)', is not one number",
-        ),
+        (("2", "", "4"), ACCURACY, "default", "1 of 3 reference answers .*: .* 1, ''"),
+        (("['70']",) * 3, ACCURACY, "default", r"problem 0, \"\['70'\]\", is a list"),
+        (("2", "(1,2)", "25/6", "4"), ACCURACY, "last_number", NOT_NUMBERS),
         (("2", "(1,2)"), ("accuracy", "last_number"), "default", "is not one number"),
-        (("2", "(1,2)"), ("accuracy",), "default", None),
-        (("2",) * 199 + ("25/6",), ("accuracy",), "last_number", None),
+        (("2", "(1,2)"), ACCURACY, "default", None),
+        (("2",) * 199 + ("25/6",), ACCURACY, "last_number", None),
         (("2", ""), ("mine.py:f",), "default", None),
-        (("2", ""), ("accuracy",), "mine.py:f", None),
-        (("['70']",) * 3, ("accuracy",), "last_number", r"\"\['70'\]\", is not one number"),
-        (("['a']", "x", "y"), ("accuracy",), "default", None),
-        (("2",) * 199 + ("",), ("accuracy",), "default", None),  # as in MATH
+        (("2", ""), ACCURACY, "mine.py:f", None),
+        (("['a']", "x", "y"), ACCURACY, "default", None),
+        (("2",) * 199 + ("",), ACCURACY, "default", None),  # as in MATH
     ],
 )
 def test_references_that_no_answer_can_equal(references, rewards, rule, message):
@@ -350,63 +257,42 @@ def test_references_that_no_answer_can_equal(references, rewards, rule, message)
         check_references(problems(*references), ["mine.jsonl"], rewards, rule)
 
 
-@pytest.mark.parametrize(("answer", "offered"), [("7", True), (r"\frac{25}{6}", False)])
-def test_the_last_number_is_recommended_only_where_the_references_are_numbers(answer, offered):
-    found = findings(stated=False, rewards=NONE_RIGHT, problems=problems("7", "8", answer))
-    assert ("--grader last_number" in found[0]["text"]) == offered
-
-
 def test_the_reward_format_and_a_prompt_whose_example_it_rejects():
     """Open-R1's layout has a blank between the tags."""
     spaced = (
         "Write <think> </think> and <answer> </answer>: <think> a </think> <answer> b </answer>."
     )
     check_format(("format",), spaced, "default")
-    check_format(("accuracy",), spaced, "paper")
     check_format(("format",), spaced.replace("</think> <a", "</think><a"), "paper")
-    with pytest.raises(
-        InputError, match="</think> <answer> b </answer>', which --grader paper rej"
-    ):
+    with refused("</think> <answer> b </answer>', which --grader paper rej"):
         check_format(("accuracy", "format"), spaced, "paper")
-
-
-def test_the_reward_format_and_a_template_that_opens_the_tag():
     check_format(("accuracy",), "Solve it.<think>\n")
-    check_format(("format",), "Write <think> </think>. <assistant>")
-    with pytest.raises(
-        InputError, match="--rewards format: the chat template opens <think> itself"
-    ):
+    with refused("--rewards format: the chat template opens <think> itself"):
         check_format(("accuracy", "format"), "Solve it.<think>\n")
 
 
-@pytest.mark.parametrize("algo", ["reinforce_pp", "remax"])
-def test_one_answer_per_question_where_something_is_learned_from_it(algo):
-    flags = ["--preset", "tiny", "--samples-per-question", "1", "--algo", algo]
-    check_config(parse_train_config(flags, has_cuda=False)[0], 1)
+TRL_REWARD = "def reward(completions, answer): return [1.0 for _ in completions]"
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "def reward(completions, answer): return [1.0 for _ in completions]",
-            "it returned list, not a number",
-        ),
-        (
-            "def reward(completions, answer): return completions[0]['content']",
-            "TypeError: string indices",
-        ),
+        ("def other(text, reference): return 1", "AttributeError"),
+        ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("def reward(:", "SyntaxError"),
+        ("import time; time.sleep(60)", "timeout"),
+        (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
+        (TRL_REWARD, "it returned list, not a number"),
         ("async def reward(text, reference): return 1.0", "it returned coroutine, not a number"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
-        ("def reward(text, reference): return 'right'", "it returned str, not a number"),
     ],
 )
-def test_a_reward_that_returns_no_number_is_refused_with_its_name(tmp_path, source, message):
+def test_a_reward_that_cannot_be_used_is_refused_with_its_name(tmp_path, source, message):
     file = tmp_path / "mine.py"
     file.write_text(source)
-    with pytest.raises(InputError, match=message) as error:
-        Grader((f"{file}:reward",), workers=1)
-    assert f"{file}:reward" in str(error.value)
+    with refused(f"{file}:reward.*{message}"):
+        Grader((f"{file}:reward",), workers=1, time_limit=0.5)
 
 
 def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
@@ -436,12 +322,9 @@ OUTSIDE = r"^--reward-range: \S+mine gives -0.05 for .*, outside 0 to 1. Set --r
     ("body", "algo", "message"),
     [
         ("-len(text) / 500", "bnpo", OUTSIDE),
-        ("-len(text) / 500", "maxrl", OUTSIDE),
         ("-len(text) / 500", "grpo", None),
         ("float(len(text) == 0) * 2", "eb", "gives 2 for the text '', outside 0 to 1"),
-        ("float(len(text) == 0) * 2", "reinforce_pp", None),
         ("float('nan')", "grpo", "^--rewards: .* gives nan for .*; rewards must be finite"),
-        ("float(len(text) > 0)", "bnpo", None),
         ("-1 if not text else int('x')", "bnpo", "gives -1 for the text '', outside 0 to 1"),
     ],
 )
@@ -454,9 +337,8 @@ def test_a_trial_refuses_rewards_outside_the_range_that_a_method_needs(
     if message is None:
         Grader((reward,), users_range=users_range, workers=1).close()
         return
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         Grader((reward,), users_range=users_range, workers=1, example="70")
-    assert "\n" not in str(error.value)
 
 
 def test_rewards_of_any_size_are_taken_as_they_are_where_the_method_allows_it(tmp_path):
@@ -474,7 +356,7 @@ def test_rewards_of_any_size_are_taken_as_they_are_where_the_method_allows_it(tm
     assert values.tolist() == [[0.25, -0.25]]
 
 
-@pytest.mark.parametrize(("outside", "ends"), [(0, False), (4, False), (5, True), (8, True)])
+@pytest.mark.parametrize(("outside", "ends"), [(4, False), (5, True)])
 def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path, outside, ends):
     reward = own_reward(tmp_path, "-0.5 if text[:3] == 'out' else 1")
     grader = Grader((reward,), workers=1)
@@ -489,16 +371,12 @@ def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path, outside
         grader.check_ranges([grades])
 
 
-@pytest.mark.parametrize(("algo", "refused"), [("bnpo", True), ("grpo", False)])
-def test_a_dry_run_tries_the_rewards(tmp_path, algo, refused, capsys):
+def test_a_dry_run_tries_the_rewards(tmp_path):
     reward = own_reward(tmp_path, "-len(text) / 500")
-    settings = {"rewards": ("accuracy", reward), "algo": algo, "eval_every": 0}
-    config = with_settings(PRESETS["tiny"], **settings)
-    if not refused:
-        dry_run_training(config)
-        return
-    with pytest.raises(InputError, match="--reward-range"):
-        dry_run_training(config)
+    settings = {"rewards": ("accuracy", reward), "eval_every": 0}
+    dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="grpo"))
+    with refused("--reward-range"):
+        dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="bnpo"))
 
 
 @pytest.mark.parametrize("eval_only", [False, True])
@@ -519,41 +397,6 @@ def test_a_dry_run_of_an_evaluation_names_all_missing_files(tmp_path):
         dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite=str(tmp_path / "suite.json")))
 
 
-def test_the_summary_counts_failures_and_names_findings(tmp_path):
-    lines = [
-        {"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8},
-        {"step": 2, "reward/errors/TypeError": 8},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "findings.json").write_text(json.dumps(findings(rewards=NONE_RIGHT)))
-    text = summary(tmp_path)
-    assert "failed rewards timeouts 1, TypeError 16" in text
-    assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
-
-
-def test_findings_of_the_rollouts_of_steps():
-    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
-    grader = Grader(workers=1)
-    prompt = encode_prompt(tokenizer, "1+1=?")
-    task = Task(problems("2", "3"), [prompt, prompt], tokenizer, grader, answer_tags=False)
-
-    def step(*texts: str) -> Rollouts:
-        groups = [[Answer(tokenizer.encode(text), text != "", np.zeros(1)) for text in texts]] * 2
-        grades = grader(texts, ["2"] * len(texts))
-        counts = Counter({"timeout": 1})
-        rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
-        return Rollouts(
-            np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1)
-        )
-
-    steps = [step(r"\boxed{2}", "2"), step("", r"\boxed{3}")]
-    assert unstated_share(steps, task, PRESETS["tiny"]) == 0.5
-    assert [finding["kind"] for finding in find(steps, task, PRESETS["tiny"])] == [
-        "no_final_answer"
-    ]
-    grader.close()
-
-
 MIXED, RIGHT, WRONG = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]
 """Rewards [m, K] of a group."""
 
@@ -561,9 +404,7 @@ MIXED, RIGHT, WRONG = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]
 @pytest.mark.parametrize(
     ("groups", "taken"),
     [
-        ([MIXED, RIGHT], [0, 1]),
         ([RIGHT, WRONG, MIXED, RIGHT], [0, 2]),  # one group with a signal, and the first without
-        ([RIGHT, MIXED, WRONG, MIXED, MIXED], [1, 3]),
         ([RIGHT, WRONG, RIGHT], [0, 1]),
     ],
 )
@@ -640,9 +481,7 @@ def test_metrics_are_those_of_what_is_trained():
     [
         ([1, 0, 0], [0, 0, 0], True),
         ([1, 0, 0], [1, 0, 0], False),  # the one right answer has failed
-        ([0, 1, 0], [1, 0, 0], True),
         ([1, 0, 0], [0, 1, 1], False),  # one answer is left
-        ([1, 0, 0], [1, 1, 1], False),
     ],
 )
 def test_failed_answers_make_no_signal(rewards, failed, signal):
