@@ -47,8 +47,8 @@ def compute_advantages(
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
 
-    Raises ValueError for ragged rewards, rewards out of range, missing arguments, and wrong
-    settings (SettingError); InputError for faults of a user's estimator.
+    Raises ValueError for wrong rewards, missing arguments and wrong settings (SettingError), and
+    InputError for faults of a user's estimator.
     """
     algo, estimator = method.algo, find_estimator(method.algo)
     if estimator.needs_range and np.isinf(np.asarray(ranges, dtype=float)).any():
@@ -91,8 +91,8 @@ def _combine(
     greedy: np.ndarray | None,  # [n, 1, K]
     lengths: np.ndarray | None,  # [n, m]
 ) -> Advantages:
-    """Combine the rewards of an answer to one, and call the estimator. With `method.decompose` call
-    it for each reward, and average the advantages (Eq. 17). Those of failed answers may be nan.
+    """Combine the rewards of an answer to one, and call the estimator: with `method.decompose`
+    for each reward, and average the advantages (Eq. 17).
     """
     k = rewards.shape[2]
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)
@@ -120,19 +120,16 @@ def _combine(
 
 
 def try_users_estimator(method: Method, m: int, k: int) -> None:
-    """Call the user's estimator of `method` for a small batch with m answers per question and K
-    rewards, in which one answer has failed. Does nothing for a built-in one.
-
-    Raises InputError if it fails, or if a second call gives other advantages, since every rank
-    calls it by itself.
+    """Call a user's estimator for a small batch with m answers per question and K rewards, in which
+    one answer has failed. Raises InputError if it fails, or if a second call gives other
+    advantages, since every rank calls it by itself.
     """
     if method.algo in ESTIMATORS:
         return
     answers = np.arange(m)[:, None]
-    # Some answers are right, all, none, and graded rewards
-    questions = [(answers + np.arange(k)) % 2, np.ones((m, k)), np.zeros((m, k))]
-    questions.append(np.repeat((answers + 1) / (m + 1), k, axis=1))
-    rewards = np.array(questions, dtype=np.float64)  # [4, m, K]
+    graded = np.repeat((answers + 1) / (m + 1), k, axis=1)
+    # Some answers are right, all, none, and graded rewards: [4, m, K]
+    rewards = np.stack([(answers + np.arange(k)) % 2, np.ones((m, k)), np.zeros((m, k)), graded])
     failed = np.zeros((4, m), dtype=bool)
     failed[0, -1] = m > 2
     lengths = np.arange(1, 4 * m + 1).reshape(4, m)
@@ -150,9 +147,7 @@ def trained_rewards(
     ranges: np.ndarray | Sequence,  # [K, 2]
     failed: np.ndarray,  # [n, m]
 ) -> np.ndarray:
-    """Return the weighted mean [n, m] of the rewards of each answer, mapped as they are for
-    training. Failed answers have nan.
-    """
+    """Return the weighted mean [n, m] of the mapped rewards of each answer, nan if it failed."""
     mapped = mapped_rewards(rewards, ranges, failed)  # [n, m, K]
     weights = np.ones(mapped.shape[2]) if method.reward_weights is None else method.reward_weights
     return (mapped * np.array(weights)).sum(axis=2) / np.sum(weights)
@@ -164,12 +159,9 @@ def mapped_rewards(
     failed: np.ndarray | None,  # [n, m]
     kind: str = "answer",
 ) -> np.ndarray:
-    """Return rewards [n, m, K] as float64, mapped from their ranges [lowest, highest] to [0, 1], as
-    the paper's section on limitations allows. The range AS_THEY_ARE changes nothing. Answers that
-    have failed get nan.
-
-    Raises ValueError for other shapes, and values outside their range. `kind` of answer is for the
-    message.
+    """Return rewards [n, m, K] mapped from their ranges [lowest, highest] to [0, 1], as the paper's
+    section on limitations allows. The range AS_THEY_ARE changes nothing. Answers that have failed
+    get nan. Raises ValueError for other shapes and values outside their range.
     """
     try:
         rewards = np.asarray(rewards, dtype=np.float64)

@@ -16,8 +16,7 @@ from bnpo.algorithm.weights import weight_values
 
 # Up to here 1/f is finite at every accuracy that 500 answers can show
 MAX_BETA_PARAMETER = 100.0
-# A variance of accuracies up to this size counts as none: rounding can make one of 1e-16
-NO_NOISE = 1e-12
+NO_NOISE = 1e-12  # a variance of accuracies up to this size may be a rounding error
 
 
 @dataclass(frozen=True)
@@ -57,36 +56,39 @@ class Method:
         if self.decompose and "separate_rewards" in find_estimator(self.algo).needs:
             cure = "takes the rewards apart itself; use `decompose=False`"
             raise SettingError(f"`decompose`: {self.algo} {cure}")
-        if (self.algo == "beta") != (self.beta_parameters is not None):
-            together = "`algo='beta'` and `beta_parameters` go together"
-            raise SettingError(f"{together}, as in `beta_parameters=(2, 2)`")
-        parameters, weights = self.beta_parameters or (), self.reward_weights
+        for algo, field_name, example in (
+            ("beta", "beta_parameters", "(2, 2)"),
+            ("weight", "weight", "'(1-p)**0.5'"),
+        ):
+            if (self.algo == algo) != (getattr(self, field_name) is not None):
+                together = f"`algo='{algo}'` and `{field_name}` go together"
+                raise SettingError(f"{together}, as in `{field_name}={example}`")
         # Comparisons with nan are False, and it must be refused, too
-        if not all(0 < value <= MAX_BETA_PARAMETER for value in parameters):
-            limits = f"must be above 0 and at most {MAX_BETA_PARAMETER:g}"
-            raise SettingError(f"`beta_parameters`: are {_words(parameters)}, {limits}")
+        parameters, limit = self.beta_parameters or (), MAX_BETA_PARAMETER
+        if not all(0 < value <= limit for value in parameters):
+            found = f"`beta_parameters`: are {_words(parameters)}"
+            raise SettingError(f"{found}, must be above 0 and at most {limit:g}")
         if not 0 < self.max_concentration < np.inf:
             found = f"`max_concentration`: is {self.max_concentration}"
             raise SettingError(f"{found}, must be above 0 and finite")
-        if weights is not None:
-            limits = f"must be one for each of the {k} rewards" if len(weights) != k else ""
-            if not all(0 <= value < np.inf for value in weights) or not any(weights):
-                limits = limits or "must not be below 0, nor all 0"
-            if limits:
-                raise SettingError(f"`reward_weights`: are {_words(weights)}, {limits}")
-        has_weight = self.weight is not None
-        if (self.algo == "weight") != has_weight or (self.weight_wrong and not has_weight):
-            together = "`algo='weight'` and `weight` go together"
-            raise SettingError(f"{together}, as in `weight='(1-p)**0.5'`")
-        if has_weight:
+        weights = self.reward_weights or (1.0,) * k
+        found = f"`reward_weights`: are {_words(weights)}"
+        if len(weights) != k:
+            raise SettingError(f"{found}, must be one for each of the {k} rewards")
+        if not all(0 <= value < np.inf for value in weights) or not any(weights):
+            raise SettingError(f"{found}, must not be below 0, nor all 0")
+        if self.weight is not None:
             # All accuracies of binary rewards, and many between them: graded rewards have others
             self.weights(np.arange(1, 100 * m) / (100 * m), m, n)
+        elif self.weight_wrong is not None:
+            raise SettingError("`weight_wrong`: needs `algo='weight'` and `weight`")
 
     def weights(self, p: np.ndarray, m: int | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of right and of wrong answers at accuracies p. Raises SettingError."""
-        right, wrong = self.weight or "", self.weight_wrong
-        values = weight_values(right, p, m, n)
-        return values, values if wrong is None else weight_values(wrong, p, m, n, "weight_wrong")
+        right = weight_values(self.weight or "", p, m, n)
+        if self.weight_wrong is None:
+            return right, right
+        return right, weight_values(self.weight_wrong, p, m, n, "weight_wrong")
 
 
 def _words(values: tuple[float, ...]) -> str:
@@ -269,7 +271,7 @@ def beta(batch: RewardBatch) -> np.ndarray:
     """BNPO (Eq. 11) with a fixed density: (R - p) / f(p; alpha, beta), with the user's alpha and
     beta. (1, 1) is `reinforce` exactly.
 
-    By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
+    By hand: f(1/4; 2, 2) = 9/8.
 
     >>> method = Method("beta", beta_parameters=(2, 2))
     >>> beta(RewardBatch(np.array([[1.0, 0, 0, 0]]), method)).round(4)
