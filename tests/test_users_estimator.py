@@ -116,18 +116,12 @@ def test_a_name_of_a_built_in_estimator_replaces_none(write):
 KNOWN = "known: beta, bnpo, curverl, .*, shrinkage, weight, or path/to/file.py:function$"
 
 
-@pytest.mark.parametrize(
-    ("algo", "message"),
-    [
-        ("median", f"^--algo: unknown estimator 'median'; {KNOWN}"),
-        ("examples/estimator.py", f"^--algo: unknown estimator 'examples/estimator.py'; {KNOWN}"),
-        ("examples:median", f"^--algo: unknown estimator 'examples:median'; {KNOWN}"),
-        ("/no/file.py:median", "^--algo: there is no file '/no/file.py'$"),
-    ],
-)
-def test_unknown_names_are_refused(algo, message):
-    with refused(message):
-        check_config(parse(algo), ranks=1)
+def test_unknown_names_are_refused():
+    for algo in ("median", "examples/estimator.py", "examples:median"):
+        with refused(f"^--algo: unknown estimator '{algo}'; {KNOWN}"):
+            check_config(parse(algo), ranks=1)
+    with refused("^--algo: there is no file '/no/file.py'$"):
+        check_config(parse("/no/file.py:median"), ranks=1)
 
 
 @pytest.mark.parametrize(

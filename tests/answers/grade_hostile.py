@@ -1,7 +1,6 @@
 """Grade hostile texts one a call from two threads, each call timed; prints one JSON line.
 
-Run by test_hostile.py, in a working directory of its own, as `grade_hostile.py SEED COUNT
-TIME_LIMIT`.
+Run by test_hostile.py, in a working directory of its own, as `grade_hostile.py TIME_LIMIT`.
 """
 
 import json
@@ -10,12 +9,12 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from hostile import hostile_answers
+from hostile import PAIRS, huge_pairs
 
 from bnpo.grading.grader import Grader
 
 
-def main(seed: int, count: int, time_limit: float) -> None:
+def main(time_limit: float) -> None:
     grader = Grader(("accuracy", "format"), workers=2, time_limit=time_limit)
 
     def grade(pair: tuple[str, str]) -> tuple[float, list[float], Counter[str]]:
@@ -23,7 +22,7 @@ def main(seed: int, count: int, time_limit: float) -> None:
         grades = grader([pair[1]], [pair[0]], tags=True)
         return time.perf_counter() - started, grades.rewards[0].tolist(), grades.failures
 
-    pairs = list(hostile_answers(seed, count))
+    pairs = [*PAIRS, *huge_pairs()]
     with ThreadPoolExecutor(2) as threads:
         seconds, values, failures = zip(*threads.map(grade, pairs), strict=True)
     report = {
@@ -41,4 +40,4 @@ def main(seed: int, count: int, time_limit: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    main(float(sys.argv[1]))

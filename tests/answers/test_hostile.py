@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from hostile import CANARIES, hostile_answers, repeated_tokens
+from hostile import CANARIES, PAIRS, huge_pairs, repeated_tokens
 
 from bnpo.grading.rewards import REWARDS
 from mathequal import final_answer, instant_verdict
@@ -24,23 +24,23 @@ def is_empty(answer: str | None) -> bool:
 
 @pytest.mark.program
 @pytest.mark.extra
-def test_ten_thousand_hostile_texts_are_graded_without_a_trace(tmp_path, environment):
+def test_hostile_texts_are_graded_without_a_trace(tmp_path, environment):
     here = tmp_path / "here"
     here.mkdir()
     canaries = [here / canary for canary in CANARIES]
     assert not any(canary.exists() for canary in canaries)
     program = str(Path(__file__).with_name("grade_hostile.py"))
-    command, streams = [sys.executable, program, "0", "10000", "0.5"], {"capture_output": True}
+    command, streams = [sys.executable, program, "0.5"], {"capture_output": True}
     done = subprocess.run(command, cwd=here, env=environment, text=True, **streams)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
-    assert report["graded"] == 10_000
+    assert report["graded"] > len(PAIRS)
     assert report["late"] == []
     assert set(report["values"]) <= {0.0, 1.0}
     pairs = report["right"]
     assert [pair for pair in pairs if not pair[0] or is_empty(final_answer(pair[1], True))] == []
     # Or nothing hostile is left among the texts
-    assert report["failures"]["timeout"] >= 20, report["failures"]
+    assert report["failures"]["timeout"] >= 10, report["failures"]
     assert list(here.iterdir()) == []
     assert [canary for canary in canaries if canary.exists()] == []
     assert left_after(environment, 5) == []
@@ -49,7 +49,7 @@ def test_ten_thousand_hostile_texts_are_graded_without_a_trace(tmp_path, environ
 RECORD_WHAT_VERDICTS_DO = """
 import sys
 
-from hostile import MARKER, code_answers
+from hostile import CODE, MARKER
 
 from mathequal import equal
 
@@ -75,13 +75,13 @@ def record(event, arguments):
 
 sys.addaudithook(record)
 verdicts = []
-for text in code_answers(0, 300):
+for text in CODE:
     for reference in ("5", "x+1"):
         try:
             verdicts.append(equal(reference, text))
         except Exception:  # counted as a failure where it is run
             verdicts.append(None)
-assert len(verdicts) == 600 and True not in verdicts, verdicts
+assert len(verdicts) > 100 and True not in verdicts, verdicts
 assert events == [], events
 compile(f"{MARKER} = 1", "", "exec")
 assert len(events) == 1, events  # the hook does see what it should
@@ -114,7 +114,7 @@ def is_slow(text: str, reference: str) -> bool:
 def test_no_text_takes_long_in_a_rank():
     repeated = ((text, "x=5") for text in repeated_tokens(0, 10_000))
     boxed = ((r"\boxed{" + text, "5") for text in repeated_tokens(1, 3_000, longest=100_000))
-    hostile = ((text, reference) for reference, text in hostile_answers(1, 5_000))
+    hostile = ((text, reference) for reference, text in [*PAIRS, *huge_pairs()])
     texts = chain(repeated, boxed, hostile)
     assert [(text[:60], len(text)) for text, reference in texts if is_slow(text, reference)] == []
 
