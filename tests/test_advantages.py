@@ -321,7 +321,6 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method(reward_weights=(1, 0.2)), BLANK, {}, "are 1 0.2, must be one for each of the 1"),
         (Method(reward_weights=(0, 0)), TWO_REWARDS, {"ranges": (-9, 9)}, "are 0 0, must not be"),
         (Method(reward_weights=(np.nan,)), BLANK, {}, "are nan, must not be below 0, nor all 0"),
-        (Method(max_concentration=np.inf), BLANK, {}, "is inf, must be above 0 and finite"),
     ],
 )
 def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):

@@ -233,7 +233,7 @@ def ranks(monkeypatch):
         ),
         (
             ["--algo", "weight", "--weight", "`weight=(`"],
-            "is not a valid expression, or is too large to evaluate. Use p, m, n",
+            "is no expression, or is too large to evaluate. Use p, m, n",
         ),
         (["--weight", "p"], r"--algo weight and --weight go together, as in --weight '\(1-p\)\*\*"),
         (

@@ -356,8 +356,6 @@ def test_edges(accuracies, edge, a_plus_b):
     assert (fit.edge, fit.a + fit.b) == (edge, pytest.approx(a_plus_b))
     weights = inverse_density(np.array([0.25, 0.5, 0.75]), fit.alpha, fit.beta)
     assert (np.isfinite(weights) & (weights > 0)).all()
-    limited = fit_beta(np.array(accuracies), answers=4, max_concentration=30)
-    assert limited.a + limited.b == pytest.approx(min(a_plus_b, 30))
 
 
 def test_corrected_moments_are_those_of_the_accuracies_without_sampling_noise():

@@ -99,9 +99,20 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     grader.close()
 
 
+def test_equal_calls_are_made_once(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "SEEN = [0]\ndef mine(text, reference):\n    SEEN[0] += 1\n    return SEEN[0] / 9\n"
+    )
+    grader = Grader((f"{file}:mine",), workers=1)
+    values = grader(["a", "a", "b"], ["5"] * 3).rewards[:, 0] * 9
+    assert values.round().tolist() == [4, 4, 5]  # after three trial calls
+    grader.close()
+
+
 def test_the_rules_read_texts_as_their_owners_do(grader):
-    """The released one reads only the end of a text, and no spaces in the format. Equal answers
-    are judged once; tags count where that is asked for.
+    """The released one reads only the end of a text, and no spaces in the format. Tags count where
+    that is asked for.
     """
     paper = Grader(("accuracy", "format"), grader="paper", workers=1)
     texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
@@ -109,9 +120,6 @@ def test_the_rules_read_texts_as_their_owners_do(grader):
     assert paper(texts, ["0.5"] * 4).rewards.tolist() == [[1, 0], [0, 0], [0, 0], [0, 0]]
     paper.close()
     assert grader(texts[3:], ["b"]).rewards.tolist() == [[0, 1]]
-    verdicts = grader.judge("paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3)
-    assert verdicts[0] is verdicts[1]
-    assert [verdict.result() for verdict in verdicts] == [True, True, False]
     text = r"<think>\boxed{7}</think><answer>8</answer>"
     assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
     assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
@@ -178,7 +186,7 @@ ACCURACY, NOT_NUMBERS = ("accuracy",), r"2 of 4 .*problem 1, '\(1,2\)', is not o
 @pytest.mark.parametrize(
     ("references", "rewards", "rule", "message"),
     [
-        (("2", "", "4"), ACCURACY, "default", "1 of 3 reference answers .*: .* 1, ''"),
+        (("2", "", "4"), ACCURACY, "default", "1 of 3 reference.*: .* 1, ''"),
         (("['70']",) * 3, ACCURACY, "default", r"problem 0, \"\['70'\]\", is a list"),
         (("2", "(1,2)", "25/6", "4"), ACCURACY, "last_number", NOT_NUMBERS),
         (("2", "(1,2)"), ("accuracy", "last_number"), "default", "is not one number"),
@@ -319,7 +327,7 @@ def test_a_dry_run_refuses_what_would_fail_later(eval_only, tmp_path):
     data.write_text('{"problem": "1+1=?", "answer": "2"}\n' * 32)
     sources = (str(data),) if eval_only else ("arithmetic",)
     settings = {"grader": "last_number", "train_data": sources, "eval_every": int(eval_only)}
-    with refused(r"^arith.* cannot be equalled: .* is not one number"):
+    with refused("^arith.* is not one number"):
         dry_run_training(with_settings(PRESETS["tiny"], **settings))
     datasets = {name: {"data": str(tmp_path / name), "repetitions": 1} for name in ("a", "b")}
     suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"datasets": datasets}

@@ -202,6 +202,6 @@ def test_folder_and_page_of_a_run_with_an_estimator_of_ones_own():
     rows = [{"rewards": {"accuracy": value}, "tokens": 3} for value in (1.0, 0.0)]
     settings = {"samples_per_question": 2, "decompose": False, "rewards": ["accuracy"]}
     settings |= {"algo": "of/another/machine.py:median", "beta_moments": "sample"}
-    found = all_advantages(rows, settings | {"max_concentration": 100.0})
+    found = all_advantages(rows, settings)
     assert found["reinforce"] == [0.5, -0.5]
     assert found.keys() == ESTIMATORS.keys() - {"remax", "beta", "weight"}

@@ -114,8 +114,7 @@ def _combine(
             batch.separate_rewards = rewards[:, :, part]
         weighted.append(part_weight * estimator.function(batch))
         if estimator.logs_fit:
-            moments, most = method.beta_moments, method.max_concentration
-            fits.append(fit_beta(batch.accuracies, batch.counts, moments, most))
+            fits.append(fit_beta(batch.accuracies, batch.counts, method.beta_moments))
     return Advantages(np.sum(weighted, axis=0) / sum(part_weights), fits)
 
 

@@ -33,12 +33,7 @@ class BetaFit(NamedTuple):
     `concentrated` if it is so small that a + b was limited. Otherwise empty."""
 
 
-def fit_beta(
-    accuracies: np.ndarray,
-    answers: int | np.ndarray,
-    moments: str = "sample",
-    max_concentration: float = MAX_CONCENTRATION,
-) -> BetaFit:
+def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "sample") -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
     Each accuracy is a mean over `answers` = m answers, one number or [n]. The variance has divisor
@@ -67,8 +62,8 @@ def fit_beta(
         edge = "constant"
     elif variance >= coin_variance:
         edge = "dispersed"
-    elif coin_variance >= (max_concentration + 1) * variance:  # the variance may be 0
-        concentration, edge = max_concentration, "concentrated"
+    elif coin_variance >= (MAX_CONCENTRATION + 1) * variance:  # the variance may be 0
+        concentration, edge = MAX_CONCENTRATION, "concentrated"
     else:
         concentration = coin_variance / variance - 1
     a, b = concentration * mean, concentration * (1 - mean)

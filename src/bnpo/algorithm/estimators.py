@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
+from bnpo.algorithm.beta import fit_beta, inverse_density
 from bnpo.algorithm.registry import SettingError, estimator, find_estimator
 from bnpo.algorithm.weights import weight_values
 
@@ -45,9 +45,6 @@ class Method:
     beta_moments: Literal["sample", "corrected"] = "sample"
     """Variance of the accuracies in BNPO's fit: `sample`, as in the paper, or `corrected` for the
     noise of m answers."""
-    max_concentration: float = MAX_CONCENTRATION
-    """Upper limit of a + b in BNPO's fit of Beta(a, b). It matters only if all questions are
-    about equally hard."""
 
     def check(self, n: int, m: int, k: int) -> None:
         """Raise SettingError for settings that do not go together, or not with rewards [n, m, K],
@@ -68,9 +65,6 @@ class Method:
         if not all(0 < value <= limit for value in parameters):
             found = f"`beta_parameters`: are {_words(parameters)}"
             raise SettingError(f"{found}, must be above 0 and at most {limit:g}")
-        if not 0 < self.max_concentration < np.inf:
-            found = f"`max_concentration`: is {self.max_concentration}"
-            raise SettingError(f"{found}, must be above 0 and finite")
         weights = self.reward_weights or (1.0,) * k
         found = f"`reward_weights`: are {_words(weights)}"
         if len(weights) != k:
@@ -306,8 +300,7 @@ def bnpo(batch: RewardBatch) -> np.ndarray:
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
-    moments, most = batch.method.beta_moments, batch.method.max_concentration
-    fit = fit_beta(batch.accuracies, batch.counts, moments, most)
+    fit = fit_beta(batch.accuracies, batch.counts, batch.method.beta_moments)
     points = batch.inner_accuracies  # where the density is taken, [n, 1]
     if fit.edge == "concentrated":
         # The accuracies differ by noise only, and outliers would get very large weights. So all
@@ -324,8 +317,7 @@ def eb(batch: RewardBatch) -> np.ndarray:
     It is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is
     0 / 0. The prior Beta(a, b) is fitted to the accuracies of the batch with corrected moments.
     """
-    rewards, most = batch.rewards, batch.method.max_concentration
-    fit = fit_beta(batch.accuracies, batch.counts, "corrected", most)
+    rewards, fit = batch.rewards, fit_beta(batch.accuracies, batch.counts, "corrected")
     others = np.nansum(rewards, axis=1, keepdims=True) - rewards  # [n, m]
     total = fit.a + fit.b + batch.counts - 1  # [n, 1]
     baseline = np.where(total > 0, (fit.a + others) / np.where(total > 0, total, 1), fit.mean)

@@ -136,9 +136,7 @@ def all_advantages(rows: Sequence[dict], config: Mapping) -> dict[str, list[floa
     if rewards is None:
         return None
     lengths = np.reshape([row["tokens"] for row in rows], rewards.shape[:2])
-    settings = {
-        name: config.get(name) for name in ("beta_moments", "max_concentration", "reward_weights")
-    }
+    settings = {name: config.get(name) for name in ("beta_moments", "reward_weights")}
     failed = np.reshape([row.get("failed", False) for row in rows], rewards.shape[:2])
     ranges, takes_any = reward_ranges(config), False
     inside = (rewards >= ranges[:, 0]) & (rewards <= ranges[:, 1])  # [n, m, K]
