@@ -66,11 +66,11 @@ class Method:
             found = f"`beta_parameters`: are {_words(parameters)}"
             raise SettingError(f"{found}, must be above 0 and at most {limit:g}")
         weights = self.reward_weights or (1.0,) * k
-        found = f"`reward_weights`: are {_words(weights)}"
-        if len(weights) != k:
-            raise SettingError(f"{found}, must be one for each of the {k} rewards")
+        limits = f"must be one for each of the {k} rewards" if len(weights) != k else ""
         if not all(0 <= value < np.inf for value in weights) or not any(weights):
-            raise SettingError(f"{found}, must not be below 0, nor all 0")
+            limits = limits or "must not be below 0, nor all 0"
+        if limits:
+            raise SettingError(f"`reward_weights`: are {_words(weights)}, {limits}")
         if self.weight is not None:
             # All accuracies of binary rewards, and many between them: graded rewards have others
             self.weights(np.arange(1, 100 * m) / (100 * m), m, n)
@@ -220,7 +220,7 @@ def opo(batch: RewardBatch) -> np.ndarray:
     lengths = np.where(np.isnan(batch.rewards), 0, batch.lengths)  # [n, m]
     tokens = lengths.sum(axis=1, keepdims=True)  # [n, 1]
     baseline = np.nansum(batch.rewards * lengths, axis=1, keepdims=True) / np.maximum(1, tokens)
-    # As for `accuracies`
+    # Clipped as `accuracies` are
     low, high = (f(batch.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
     return batch.rewards - np.where(tokens > 0, np.clip(baseline, low, high), 0)
 
@@ -253,7 +253,7 @@ def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     counts = np.where(np.isnan(values), 0, counts)
     total = counts.sum()
     mean = np.nansum(values * counts) / max(1, total)
-    if total:  # as for `accuracies`
+    if total:  # clipped as `accuracies` are
         mean = np.clip(mean, values[counts > 0].min(), values[counts > 0].max())
     centred = values - mean  # [n, m]
     variance = np.nansum(centred**2 * counts) / max(1, total - 1)
@@ -321,7 +321,7 @@ def eb(batch: RewardBatch) -> np.ndarray:
     others = np.nansum(rewards, axis=1, keepdims=True) - rewards  # [n, m]
     total = fit.a + fit.b + batch.counts - 1  # [n, 1]
     baseline = np.where(total > 0, (fit.a + others) / np.where(total > 0, total, 1), fit.mean)
-    # As for `accuracies`
+    # Clipped as `accuracies` are
     return rewards - np.clip(baseline, np.nanmin(rewards), np.nanmax(rewards))
 
 
