@@ -66,25 +66,6 @@ def test_finite_and_centred_where_promised(batch, moments, decompose):
             )
 
 
-@pytest.mark.parametrize("decompose", [False, True])
-@given(batch=batches(), seed=st.integers(0, 2**32 - 1))
-def test_order_of_questions_and_answers_does_not_matter(batch, decompose, seed):
-    rewards, extra = batch
-    rng = np.random.default_rng(seed)
-    questions = rng.permutation(len(rewards))
-    answers = np.argsort(rng.random(rewards.shape[:2]), axis=1)
-    shuffled = np.take_along_axis(rewards, answers[:, :, None], axis=1)[questions]
-    shuffled_extra = {
-        "lengths": np.take_along_axis(extra["lengths"], answers, axis=1)[questions],
-        "greedy_rewards": extra["greedy_rewards"][questions],
-    }
-    for algo in ESTIMATORS:
-        expected = advantages(algo, rewards, extra, decompose=decompose)
-        expected = np.take_along_axis(expected, answers, axis=1)[questions]
-        found = advantages(algo, shuffled, shuffled_extra, decompose=decompose)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=rounding(algo))
-
-
 @pytest.mark.parametrize("algo", ESTIMATORS)
 @given(batch=batches(max_rewards=1))
 def test_decomposition_of_one_reward_and_of_equal_rewards(algo, batch):

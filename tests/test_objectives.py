@@ -59,19 +59,6 @@ def test_two_weights_are_the_slope_of_their_objective(m, p):
     assert exact_objective(np.array([p]), gain)[0] == pytest.approx(integral)
 
 
-def test_curverl_in_a_large_batch():
-    """The real estimator on 20,000 questions has the weights of the atlas."""
-    m, (mean, variance) = 8, FITS[1]
-    fit, rng = beta_moments(mean, variance), np.random.default_rng(0)
-    rewards = (rng.random((20_000, m)) < rng.beta(fit.a, fit.b, size=(20_000, 1))).astype(float)
-    centred = rewards - rewards.mean(axis=1, keepdims=True)
-    advantages = compute_advantages(Method("curverl"), rewards[:, :, None]).values
-    right = rewards.sum(axis=1)
-    found = [(advantages[right == k] / centred[right == k])[0, 0] for k in range(1, m)]
-    expected = atlas(m)[f"curverl at E[p] = {mean}, Var[p] = {variance}"]
-    np.testing.assert_allclose(gains(found), expected, rtol=0.1)
-
-
 def test_typed_weights_and_names_that_beta_covers():
     """docs/estimators.md: MaxRL, the Tsallis family and F-GRPO's weight are Beta densities up to a
     factor.

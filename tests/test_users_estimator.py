@@ -124,38 +124,29 @@ def test_unknown_names_are_refused():
         check_config(parse("/no/file.py:median"), ranks=1)
 
 
+NEEDS, FIT = '@estimator(needs="length")', "@estimator(logs_fit=True)"
+DEVIATION = "batch.rewards / batch.rewards.std(axis=1, keepdims=True)"
+NOT_FINITE = "mine: returned an advantage that is not finite; leave out rewards that are nan, as"
+SHAPE = r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards"
+TWO_CALLS = "mine: two calls for one batch gave different advantages; let it depend on the batch"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("other = 1\n", r"mine: is not a function that @estimator\(\) registers: `@estimator"),
         (returning(CENTRED, ""), r"mine: is not a function that @estimator\(\) registers"),
-        ("mine = [1]\n", r"mine: is not a function that @estimator\(\) registers"),
         (returning(CENTRED, "@estimator"), "cannot be imported: line 3: TypeError: estimator"),
-        (
-            returning(CENTRED, '@estimator(needs="length")'),
-            "line 3: ValueError: @estimator: needs='length' is unknown; known: range, lengths, ",
-        ),
-        (
-            returning(CENTRED, "@estimator(logs_fit=True)"),
-            "line 3: ValueError: @estimator: logs_fit=True needs unit_interval=True",
-        ),
+        (returning(CENTRED, NEEDS), "line 3: ValueError: @estimator: needs='length' is unknown"),
+        (returning(CENTRED, FIT), "@estimator: logs_fit=True needs unit_interval=True"),
         (returning(CENTRED).replace("batch: RewardBatch", ""), "mine: TypeError: mine.. takes 0"),
         ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
         ("import absent_module\n", "imported: line 3: ModuleNotFoundError: No module named 'abs"),
         (returning("1 / 0"), "mine: line 5: ZeroDivisionError: division by zero"),
         (returning("exit(0)"), "mine: line 5: SystemExit: 0"),
-        (
-            returning("batch.accuracies"),
-            r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards",
-        ),
-        (
-            returning("batch.rewards / batch.rewards.std(axis=1, keepdims=True)"),
-            "mine: returned an advantage that is not finite; leave out rewards that are nan, as",
-        ),
-        (
-            returning(f"({CENTRED}) * np.random.random()"),
-            "mine: two calls for one batch gave different advantages; let it depend on the batch",
-        ),
+        (returning("batch.accuracies"), SHAPE),
+        (returning(DEVIATION), NOT_FINITE),
+        (returning(f"({CENTRED}) * np.random.random()"), TWO_CALLS),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -124,7 +124,7 @@ def test_no_pattern_takes_exponential_time():
     limit of 5 seconds is never decisive.
     """
     workers = Workers(2, time_limit=1.0)
-    texts = [*repeated_tokens(2, 10_000), *("m " * n + "x=5" for n in range(20, 60))]
+    texts = [*repeated_tokens(2, 4_000), *("m " * n + "x=5" for n in range(20, 60))]
     calls = [workers.submit("mathequal.read:read", text) for text in texts]
     outcomes = zip(texts, calls, strict=True)
     assert [text for text, call in outcomes if isinstance(call.result(), Failure)] == []
