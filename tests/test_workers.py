@@ -134,25 +134,18 @@ def test_a_reward_whose_file_changes_stays_what_it_was(tmp_path):
 
 PRINTS = """
 import sys
-
-from bnpo.environment import setup_environment
-
-setup_environment()
 from bnpo.grading.grader import Grader
 
 grader = Grader((f"{sys.argv[1]}:prints",), workers=1)
-grades = grader(["good"], ["5"])
-grader.close()
-sys.exit(int(10 * grades.rewards[0, 0]))
+sys.exit(int(10 * grader(["good"], ["5"]).rewards[0, 0]))
 """
 
 
 @pytest.mark.program
 def test_a_reward_may_print_where_nothing_can_be_written(tmp_path, environment):
     file = tmp_path / "mine.py"
-    file.write_text(
-        "def prints(text, reference):\n    print('\\u00b1' * 9999, flush=True)\n    return 0.7\n"
-    )
+    body = "print('\\u00b1' * 9999, flush=True)\n    return 0.7\n"
+    file.write_text(f"def prints(text, reference):\n    {body}")
     with open("/dev/full", "w") as full:
         streams = {"stdout": full, "stderr": full}
         environment["PYTHONIOENCODING"] = "ascii"
@@ -164,7 +157,7 @@ LIKE_A_SCRIPT = """
 import multiprocessing
 import pickle
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,28 +179,15 @@ def plain(text, reference):
     assert pickle.loads(pickle.dumps(Point(1.0))) == Point(1.0)
     assert pickle.loads(pickle.dumps(own)) is own
     assert float(TABLE) == {helper}.VALUE
-    return own(Point(0.0))
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(own, Point(0.0)).result()
 
 
-def thread(text, reference):
-    values = []
-    thread = threading.Thread(target=lambda: values.append(own(Point(0.0))))
-    thread.start()
-    thread.join()
-    return values[0]
-
-
-def in_pool(method):
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        return pool.map(own, [Point(0.0)])[0]
-
-
-def pool_forkserver(text, reference):
-    return in_pool("forkserver")
-
-
-def pool_spawn(text, reference):
-    return in_pool("spawn")
+def pools(text, reference):
+    for method in ("fork", "spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            assert pool.map(own, [Point(0.0)]) == [{helper}.VALUE]
+    return {helper}.VALUE
 
 
 def manager(text, reference):
@@ -236,10 +216,10 @@ def test_reward_files_may_do_what_scripts_do_and_share_nothing(tmp_path, stem, h
         (folder / f"{helper}.py").write_text(f"VALUE = {value}\n")
         (folder / "table.txt").write_text(str(value))
         rewards += [f"{folder}/{stem}.py:{function}" for function in FUNCTIONS]
-    assert len(FUNCTIONS) == 5
+    assert len(FUNCTIONS) == 3
     with closing(Grader(rewards, workers=1)) as grader:
         grades = grader(["x", "y"], ["5", "6"])
-    assert (grades.rewards.tolist(), grades.failures) == ([[0.25] * 5 + [0.5] * 5] * 2, {})
+    assert (grades.rewards.tolist(), grades.failures) == ([[0.25] * 3 + [0.5] * 3] * 2, {})
 
 
 def test_a_stopped_worker_loses_no_verdict(tmp_path):
