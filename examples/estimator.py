@@ -9,14 +9,14 @@ other answers: `np.nanmedian` leaves it out.
 
 import numpy as np
 
-from bnpo.algorithm.estimators import Batch, estimator
+from bnpo.algorithm.estimators import RewardBatch, estimator
 
 
 @estimator()
-def median(batch: Batch) -> np.ndarray:
+def median(batch: RewardBatch) -> np.ndarray:
     """Return R minus the median of the group.
 
-    >>> median(Batch(np.array([[1.0, 0, 0], [0.2, 0.4, np.nan]]))).round(1)
+    >>> median(RewardBatch(np.array([[1.0, 0, 0], [0.2, 0.4, np.nan]]))).round(1)
     array([[ 1. ,  0. ,  0. ],
            [-0.1,  0.1,  nan]])
     """

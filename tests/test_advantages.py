@@ -1,4 +1,4 @@
-from dataclasses import replace
+"""Advantages of batches: order, scale, failed answers, several rewards, ranges, bad input."""
 
 import numpy as np
 import pytest
@@ -66,29 +66,6 @@ def test_finite_and_centred_where_promised(batch, moments, decompose):
             )
 
 
-@pytest.mark.parametrize("decompose", [False, True])
-@given(batch=batches(), seed=st.integers(0, 2**32 - 1))
-def test_order_of_questions_and_answers_does_not_matter(batch, decompose, seed):
-    rewards, extra = batch
-    rng = np.random.default_rng(seed)
-    questions = rng.permutation(len(rewards))
-    answers = np.argsort(rng.random(rewards.shape[:2]), axis=1)
-    shuffled = np.take_along_axis(rewards, answers[:, :, None], axis=1)[questions]
-    shuffled_extra = {
-        "lengths": np.take_along_axis(extra["lengths"], answers, axis=1)[questions],
-        "greedy_rewards": extra["greedy_rewards"][questions],
-    }
-    for algo in ESTIMATORS:
-        expected = advantages(algo, rewards, extra, decompose=decompose)
-        expected = np.take_along_axis(expected, answers, axis=1)[questions]
-        np.testing.assert_allclose(
-            advantages(algo, shuffled, shuffled_extra, decompose=decompose),
-            expected,
-            rtol=1e-9,
-            atol=rounding(algo),
-        )
-
-
 @pytest.mark.parametrize("algo", ESTIMATORS)
 @given(batch=batches(max_rewards=1))
 def test_decomposition_of_one_reward_and_of_equal_rewards(algo, batch):
@@ -115,22 +92,6 @@ def test_rescaled_advantages_have_unit_root_mean_square(batch):
 
 
 @pytest.mark.parametrize("m", [3, 6, 7, 16])
-def test_equal_rewards_give_nothing_to_rescale(m):
-    """The mean of seven times 0.7 is not exactly 0.7. This rounding error must not become
-    advantages of 1.
-    """
-    rewards, extra = np.full((4, m, 1), 0.7), {"lengths": np.arange(4 * m).reshape(4, m)}
-    for algo in ESTIMATORS:
-        if algo != "remax":
-            np.testing.assert_allclose(
-                advantages(algo, rewards, extra, rescale_advantages=True),
-                0,
-                atol=1e-6,
-                err_msg=algo,
-            )
-
-
-@pytest.mark.parametrize("m", [3, 6, 7, 16])
 @pytest.mark.parametrize("values", [(0.1, 0.2, 0.3), (0.3, 0.2, 0.1), (0.7,)])
 def test_a_constant_group_gets_exactly_0(m, values):
     """Up to the last bit, and also where only the sums of several rewards are equal."""
@@ -146,19 +107,11 @@ def test_a_constant_group_gets_exactly_0(m, values):
             assert not advantages(algo, np.array([equal_sums, others]), extra)[0].any(), algo
     for algo in sorted(ESTIMATORS.keys() - {"remax"}):  # some depend on other questions
         assert not advantages(algo, np.array([equal, equal]), extra).any(), algo
+        rescaled = advantages(algo, np.array([equal, equal]), extra, rescale_advantages=True)
+        assert not rescaled.any(), algo
 
 
-def test_shrinkage_without_noise_shrinks_nothing():
-    """Groups of 0.1 and of 0.8 have no noise, and each has one other group, so no variance."""
-    for m in (3, 6, 7):
-        rewards = np.repeat([[0.1], [0.8]], m, axis=1)[:, :, None]
-        assert not advantages("shrinkage", rewards, {}).any()
-
-
-FAILING = sorted(ESTIMATORS)
-
-
-@pytest.mark.parametrize("algo", FAILING)
+@pytest.mark.parametrize("algo", ESTIMATORS)
 def test_failed_answers_change_nothing_for_the_others(algo):
     """Every question loses one of four answers, whatever its reward: as if m were three."""
     rng = np.random.default_rng(0)
@@ -188,7 +141,7 @@ def test_failed_answers_change_nothing_for_the_others(algo):
                 )
 
 
-@pytest.mark.parametrize("algo", FAILING)
+@pytest.mark.parametrize("algo", ESTIMATORS)
 def test_a_question_with_one_answer_left_does_not_count(algo):
     rng = np.random.default_rng(0)
     rewards, lengths = rng.integers(0, 2, (5, 4, 1)).astype(float), np.full((5, 4), 3)
@@ -220,15 +173,6 @@ def test_failed_answers_by_hand():
     assert values.values.ravel() == pytest.approx([0.5, -1.5], rel=1e-4)  # m = 1: nothing failed
     with pytest.raises(ValueError, match=r"failed must be \[n, m\] = \(2, 4\)"):
         compute_advantages(Method("bnpo"), rewards, failed=failed[:1])
-
-
-def test_an_estimator_that_counts_failed_answers_is_noticed(monkeypatch):
-    counting = replace(
-        ESTIMATORS["reinforce"], function=lambda batch: batch.rewards - batch.rewards.mean()
-    )
-    monkeypatch.setitem(ESTIMATORS, "reinforce", counting)
-    with pytest.raises(ValueError, match="reinforce gave nan; it must leave out rewards that are"):
-        compute_advantages(Method("reinforce"), np.ones((1, 3, 1)), failed=[[True, False, False]])
 
 
 @pytest.mark.parametrize("tiny", [1e-4, 1e-9, 1e-300])
@@ -328,89 +272,36 @@ def test_every_reward_is_mapped_from_its_own_range(decompose):
         )
 
 
-BLANK = np.zeros((2, 2, 1))
-TWO_REWARDS = np.array([[[0.0, 3], [-1, 3]]])
+BLANK, TWO_REWARDS = np.zeros((2, 2, 1)), np.array([[[0.0, 3], [-1, 3]]])
+OF_TWO = r"question 1, answer 1, is 2.0, outside \[0, 1\]"
+GREEDY_SHAPE, LENGTHS_SHAPE = r"\[n, K\] = \(2, 1\)", r"opo needs lengths \[n, m\] = \(2, 2\)"
+BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
 
 
 @pytest.mark.parametrize(
     ("method", "rewards", "extra", "message"),
     [
         (Method("ppo"), BLANK, {}, "known: beta, bnpo, curverl, eb, gdpo, grpo, maxrl, opo,"),
-        (
-            Method("bnpo"),
-            np.array([[[0.0], [1]], [[0], [2]]]),
-            {},
-            r"question 1, answer 1, is 2.0, outside \[0, 1\]",
-        ),
-        (
-            Method("bnpo"),
-            np.array([[[0.0], [np.nan]]]),
-            {},
-            "question 0, answer 1, is nan.*pass its `ranges`",
-        ),
-        (
-            Method("bnpo"),
-            TWO_REWARDS,
-            {"ranges": [(0, 1), (0, 4)]},
-            r"reward 0 .* is -1.0, outside \[0, 1\]",
-        ),
-        (
-            Method("bnpo"),
-            [[[0.0], [1.0]], [[1.0]]],
-            {},
-            "sample the same number of answers to every question",
-        ),
-        (Method("bnpo"), np.zeros((2, 0, 1)), {}, "none empty"),
-        (Method("bnpo"), np.zeros((2, 3)), {}, "must be"),
+        (Method(), np.array([[[0.0], [1]], [[0], [2]]]), {}, OF_TWO),
+        (Method(), [[[0.0], [np.nan]]], {}, "question 0, answer 1, is nan.*pass its `ranges`"),
+        (Method(), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, "reward 0 .* is -1.0, outside"),
+        (Method(), [[[0.0], [1.0]], [[1.0]]], {}, "the same number of answers to every question"),
+        (Method(), np.zeros((2, 0, 1)), {}, "none empty"),
+        (Method(), np.zeros((2, 3)), {}, "must be"),
         (Method("remax"), BLANK, {}, "grade one greedy answer per question"),
-        (
-            Method("remax"),
-            BLANK,
-            {"greedy_rewards": np.zeros((2, 2))},
-            "greedy_rewards \\[n, K\\] = \\(2, 1\\)",
-        ),
-        (
-            Method("remax"),
-            BLANK,
-            {"greedy_rewards": np.array([[0.0], [7]])},
-            "question 1, greedy answer 0, is 7",
-        ),
+        (Method("remax"), BLANK, {"greedy_rewards": np.zeros((2, 2))}, GREEDY_SHAPE),
+        (Method("remax"), BLANK, {"greedy_rewards": [[0], [7]]}, "question 1, greedy answer 0, is"),
         (Method("reinforce_pp"), BLANK, {}, "reinforce_pp needs lengths"),
-        (
-            Method("opo"),
-            BLANK,
-            {"lengths": np.ones((2, 1))},
-            "opo needs lengths \\[n, m\\] = \\(2, 2\\)",
-        ),
+        (Method("opo"), BLANK, {"lengths": np.ones((2, 1))}, LENGTHS_SHAPE),
         (Method("beta"), BLANK, {}, "`algo='beta'` and `beta_parameters` go together"),
         (Method("bnpo", beta_parameters=(1, 1)), BLANK, {}, "go together"),
-        (
-            Method("beta", beta_parameters=(1, 101)),
-            BLANK,
-            {},
-            "are 1 101, must be above 0 and at most 100",
-        ),
+        (Method("beta", beta_parameters=(1, 101)), BLANK, {}, BETA_LIMITS),
         (Method("beta", beta_parameters=(np.nan, 1)), BLANK, {}, "are nan 1, must be above 0"),
         (Method("gdpo", decompose=True), BLANK, {}, "use `decompose=False`"),
         (Method("weight"), BLANK, {}, "`algo='weight'` and `weight` go together"),
-        (
-            Method(reward_weights=(1, 0.2)),
-            BLANK,
-            {},
-            "are 1 0.2, must be one for each of the 1 rewards",
-        ),
-        (
-            Method(reward_weights=(0, 0)),
-            np.zeros((2, 2, 2)),
-            {},
-            "are 0 0, must not be below 0, nor all 0",
-        ),
-        (
-            Method(reward_weights=(1, np.nan)),
-            np.zeros((2, 2, 2)),
-            {},
-            "are 1 nan, must not be below 0",
-        ),
+        (Method(reward_weights=(1, 0.2)), BLANK, {}, "are 1 0.2, must be one for each of the 1"),
+        (Method(reward_weights=(0, 0)), TWO_REWARDS, {"ranges": (-9, 9)}, "are 0 0, must not be"),
+        (Method(reward_weights=(np.nan,)), BLANK, {}, "are nan, must not be below 0, nor all 0"),
     ],
 )
 def test_bad_input_says_where_and_what_to_do(method, rewards, extra, message):

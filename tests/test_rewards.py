@@ -1,8 +1,8 @@
 """Rewards and rules of grading, and what the first answers say of them."""
 
 import json
-import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,25 +12,18 @@ from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config, with_settings
+from bnpo.batch import Answer, has_signal
+from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.data import Problem, load_problems
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader, Grades
-from bnpo.grading.rewards import (
-    BOTH_RULES,
-    GRADERS,
-    format_reward,
-    last_number_reward,
-)
-from bnpo.policy.sampling import Answer
-from bnpo.policy.speed import Stopwatch
-from bnpo.prompts import encode_prompt
-from bnpo.report.run_files import summary
-from bnpo.runs.findings import find, unstated_share
+from bnpo.grading.rewards import format_reward, last_number_reward
+from bnpo.runs.findings import find
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
+from conftest import refused
 from planner.dry_run import dry_run_evaluation, dry_run_training
 
 
@@ -42,123 +35,50 @@ def grader():
 
 
 @pytest.mark.parametrize(
-    ("name", "right"),
-    [("math500", 500), ("amc23", 40), ("aime2024", 30), ("aime2025", 30), ("math_train", 7498)],
+    ("name", "right"), [("math500", 500), ("amc23", 40), ("aime2024", 30), ("math_train", 7498)]
 )
 def test_real_references_in_a_sentence_are_right(grader, data_dir, name, right):
     problems = load_problems(data_dir / f"{name}.jsonl")
-    texts = [
-        f"First I thought of \\boxed{{0}}. So the answer is $\\boxed{{{p.answer}}}$."
-        for p in problems
-    ]
+    text = r"First I thought of \boxed{0}. So the answer is $\boxed{%s}$."
+    texts = [text.replace("%s", p.answer) for p in problems]
     rewards = grader(texts, [p.answer for p in problems]).rewards
     wrong = [p for p, verdict in zip(problems, rewards[:, 0], strict=True) if not verdict]
     assert len(problems) - len(wrong) == right, wrong
     assert all(p.answer == "" for p in wrong)
 
 
-@pytest.mark.parametrize(
-    ("reference", "text", "right"),
-    [
-        (r"\frac{5}{4}", r"\boxed{1.25}", True),
-        (r"\frac{5}{4}", r"\boxed{-5/4}", False),
-        ("7", "the answer is 7", False),
-        ("7", r"\boxed{7} and \boxed{8", True),
-        ("", "", False),
-        ("7", r"\boxed{}", False),
-    ],
-)
-def test_accuracy(grader, reference, text, right):
-    assert grader([text], [reference]).rewards[0, 0] == right
+def test_format():
+    good = ("<think>a</think><answer>b</answer>", " <think>a\n</think>\n<answer>b</answer>\n")
+    bad = ["<think>a</think><answer>b", "<answer>b</answer><think>a</think>", f"so {good[0]}"]
+    bad += [f"<think>a</think>{good[0]}", ""]
+    assert [format_reward(text, "") for text in (*good, *bad)] == [1] * 2 + [0] * 5
 
 
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("<think>a</think><answer>b</answer>", True),
-        (" <think>a\n</think>\n<answer>b</answer>\n", True),
-        ("<think>a</think><answer>b", False),
-        ("<answer>b</answer><think>a</think>", False),
-        ("<think>a</think><think>a</think><answer>b</answer>", False),
-        ("so <think>a</think><answer>b</answer>", False),
-    ],
-)
-def test_format(text, right):
-    assert format_reward(text, "") == right
+EQUAL = [("She has 12 apples.", "12"), ("That makes 1,234 in all.", "1234"), ("-$3", "-3")]
+EQUAL += [("5 - 8 = −3", "-3"), ("40%", "40"), (".5 of it", "0.5"), ("1,2,3", "3")]
+EQUAL += [(r"\boxed{12}", "12"), ("#### 12", "#### 12"), ("it is -1234.5", "$-1,234.5$")]
+EQUAL += [("so 18", r"\$18"), ("1." * 3000 + "2", "0.2"), ("9" * 20_000 + "," * 20_000 + "7", "7")]
+DIFFERENT = [("10 - 3", "-3"), ("12 apples in 2 bags", "12"), ("twelve", "12"), ("", "")]
+DIFFERENT += [("it is 6", r"\frac{25}{6}"), ("it is 6", "25/6"), ("it is 2", "(1,2)")]
+DIFFERENT += [("it is 5", "1e5"), ("1,111" * 20_000, "7")]
 
 
-@pytest.mark.parametrize(
-    ("text", "reference", "right"),
-    [
-        ("She has 12 apples.", "12", True),
-        ("That makes 1,234 in all.", "1234", True),
-        ("-$3", "-3", True),
-        ("5 - 8 = −3", "-3", True),
-        ("10 - 3", "-3", False),
-        ("40%", "40", True),
-        (".5 of it", "0.5", True),
-        ("1,2,3", "3", True),
-        ("12 apples in 2 bags", "12", False),
-        (r"\boxed{12}", "12", True),
-        ("#### 12", "#### 12", True),
-        ("twelve", "12", False),
-        ("it is -1234.5", "$-1,234.5$", True),
-        ("she earns 18", r"\$18", True),
-        ("it is 6", r"\frac{25}{6}", False),
-        ("it is 6", "25/6", False),
-        ("it is 2", "(1,2)", False),
-        ("it is 2", "1,2", False),
-        ("it is 10", "2^{10}", False),
-        ("it is 5", "1e5", False),
-        ("it is 7", "3 + 4 = 7\n#### 7", False),
-        ("it is 5", "x = 5", False),
-        ("", "", False),
-        ("1." * 3000 + "2", "0.2", True),
-        ("9" * 20_000 + "," * 20_000 + "7", "7", True),
-        ("1,111" * 20_000, "7", False),
-    ],
-)
-def test_the_last_number_is_read_as_evaluators_of_gsm8k_do(text, reference, right):
-    assert last_number_reward(text, reference) == right
-
-
-def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
+def test_the_last_number_is_read_as_evaluators_of_gsm8k_do():
+    assert [pair for pair in EQUAL if not last_number_reward(*pair)] == []
+    assert [pair for pair in DIFFERENT if last_number_reward(*pair)] == []
     grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
     assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
-    verdicts = {rule: grader.judge(rule, ["so 12"], ["12"])[0] for rule in GRADERS}
-    assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(
-        BOTH_RULES, False
-    ) | {"last_number": 1}
     grader.close()
 
 
-@pytest.mark.parametrize(("rules", "given"), [("default", 1), ("paper", 0)])
-def test_the_grader_takes_the_format_rule_of_its_rules(rules, given):
-    grader = Grader(("format",), grader=rules, workers=1)
-    assert grader(["<think>a</think> <answer>b</answer>"], ["b"]).rewards.tolist() == [[given]]
-    grader.close()
-
-
-@pytest.mark.deadline
 def test_an_answer_that_takes_too_long_is_wrong_and_counted_from_any_thread():
     grader = Grader(workers=1, time_limit=1.0)
-    results: dict[str, Grades] = {}
     hostile = [r"\boxed{9^{9^{9^{9}}}+x}", r"\boxed{\frac{x}{2}}"]
-    thread = threading.Thread(
-        target=lambda: results.update(r=grader(hostile, ["3^{3^{3^{3}}}+x", "0.5x"]))
-    )
-    thread.start()
-    thread.join()
-    assert results["r"].rewards.tolist() == [[0], [1]]
-    assert results["r"].failed.tolist() == [True, False]
-    assert results["r"].failures == {"timeout": 1}
+    with ThreadPoolExecutor(1) as thread:
+        grades = thread.submit(grader, hostile, ["3^{3^{3^{3}}}+x", "0.5x"]).result()
+    assert (grades.rewards.tolist(), grades.failures) == ([[0], [1]], {"timeout": 1})
+    assert grades.failed.tolist() == [True, False]
     grader.close()
-
-
-def test_accuracy_reads_the_answer_tags_only_when_told(grader):
-    text = r"<think>\boxed{7}</think><answer>8</answer>"
-    assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
-    assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
 def test_the_range_of_the_users_is_theirs_alone(tmp_path):
@@ -172,74 +92,51 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     assert grades.outside == {f"{file}:far": [-1.5]}
     assert grader.ranges == [(0, 1), (-1, 2)]
     # One is right, the other has the user's highest value: neither is better.
-    advantages = compute_advantages(
-        Method("reinforce"), grades.rewards[None, :2], ranges=grader.ranges
-    ).values
-    assert advantages.tolist() == [[0, 0]]
+    rewards = grades.rewards[None, :2]
+    values = compute_advantages(Method("reinforce"), rewards, ranges=grader.ranges).values
+    assert values.tolist() == [[0, 0]]
     grader.close()
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def other(text, reference): return 1", "AttributeError"),
-        ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
-        ("import no_such_module", "ModuleNotFoundError"),
-        ("def reward(:", "SyntaxError"),
-        ("import time; time.sleep(60)", "timeout"),
-        (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
-    ],
-)
-def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, message):
+def test_equal_calls_are_made_once(tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text(source)
-    with pytest.raises(InputError, match=message) as error:
-        Grader((f"{file}:reward",), workers=1, time_limit=0.5)
-    assert f"{file}:reward" in str(error.value)
-
-
-def test_equal_answers_are_judged_once(grader):
-    first, again, other = grader.judge(
-        "paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3
+    file.write_text(
+        "SEEN = [0]\ndef mine(text, reference):\n    SEEN[0] += 1\n    return SEEN[0] / 9\n"
     )
-    assert first is again
-    assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
-
-
-def test_the_released_rule_reads_only_the_end_of_a_text():
-    grader = Grader(grader="paper", workers=1)
-    texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
-    assert grader(texts, ["0.5", "0.5"]).rewards[:, 0].tolist() == [1, 0]
-    # Brace-less
-    assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]
+    grader = Grader((f"{file}:mine",), workers=1)
+    values = grader(["a", "a", "b"], ["5"] * 3).rewards[:, 0] * 9
+    assert values.round().tolist() == [4, 4, 5]  # after three trial calls
     grader.close()
+
+
+def test_the_rules_read_texts_as_their_owners_do(grader):
+    """The released one reads only the end of a text, and no spaces in the format. Tags count where
+    that is asked for.
+    """
+    paper = Grader(("accuracy", "format"), grader="paper", workers=1)
+    texts = [r"\boxed{\frac{1}{2}}" + "." * n for n in (100, 600)]
+    texts += [r"so $\frac{1}{2}$ is \boxed{\frac12}", "<think>a</think> <answer>b</answer>"]
+    assert paper(texts, ["0.5"] * 4).rewards.tolist() == [[1, 0], [0, 0], [0, 0], [0, 0]]
+    paper.close()
+    assert grader(texts[3:], ["b"]).rewards.tolist() == [[0, 1]]
+    text = r"<think>\boxed{7}</think><answer>8</answer>"
+    assert grader([text, text], ["7", "8"], tags=True).rewards.tolist() == [[0, 1], [1, 1]]
+    assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
 def findings(**changes) -> list[dict]:
     """Findings of answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers
     each, one is right.
     """
-    healthy = {
-        "reward_names": ("accuracy",),
-        "weights": None,
-        "ranges": [(0.0, 1.0)],
-        "rewards": [[[0.0], [1.0]]] * 4,
-    }
-    case = healthy | {"failed": NO, "failures": {}, "finished": YES, "stated": True}
-    case |= {"problems": []} | changes
-    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
+    case = {"rewards": [[[0.0], [1.0]]] * 4, "ranges": [(0.0, 1.0)], "reward_names": ("accuracy",)}
+    case |= {"weights": None, "failed": NO, "failures": {}, "finished": YES, "stated": True}
+    case |= changes
+    tokenizer, at = AutoTokenizer.from_pretrained(TINY_MODEL), np.arange(4)
     ids = tokenizer.encode(r"\boxed{1}" if case["stated"] else "none")
-    groups = [
-        [Answer(ids, bool(finished), np.zeros(1)) for finished in group]
-        for group in case["finished"]
-    ]
-    places, rewards, failures = np.arange(4), np.array(case["rewards"]), Counter(case["failures"])
-    step = Rollouts(
-        places, places, groups, rewards, case["failed"], [], None, failures, np.zeros(1)
-    )
-    task = Task(
-        case["problems"], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False
-    )
+    groups = [[Answer(ids, bool(end), np.zeros(1)) for end in ends] for ends in case["finished"]]
+    rewards, failures = np.array(case["rewards"]), Counter(case["failures"])
+    step = Rollouts(at, at, groups, rewards, case["failed"], [], None, failures, np.zeros(1))
+    task = Task([], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False)
     settings = {"rewards": case["reward_names"], "reward_weights": case["weights"]}
     return find([step], task, with_settings(PRESETS["tiny"], **settings))
 
@@ -247,62 +144,27 @@ def findings(**changes) -> list[dict]:
 NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
 BY_QUESTION = np.array([[[0.0], [0.0]], [[1.0], [1.0]]] * 2)
 NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
-MOSTLY_NO = np.arange(8).reshape(4, 2) == 0
 RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
+
+FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ("mine.py:mine",)}
+FAILING |= {"rewards": NONE_RIGHT}
+UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), or"
 
 
 @pytest.mark.parametrize(
     ("changes", "kinds", "text"),
     [
         ({}, [], ""),
-        (
-            {"rewards": NONE_RIGHT},
-            ["all_lowest"],
-            "the reward accuracy is 0 for all 8 answers: nothing is ever right",
-        ),
+        ({"rewards": NONE_RIGHT}, ["all_lowest"], "accuracy is 0 for all 8 answers: nothing is ev"),
         ({"rewards": ALL_RIGHT}, ["all_highest"], "nothing is left to learn; take harder problems"),
-        (
-            {"rewards": NONE_RIGHT + 0.5},
-            ["all_equal"],
-            "is 0.5 for all 8 answers: correct the function",
-        ),
-        (
-            {"rewards": BY_QUESTION},
-            ["few_mixed_groups"],
-            "only 0% of the questions have answers with different",
-        ),
-        (
-            {"finished": NO},
-            ["cut_off"],
-            "100% of the answers are cut off before their end; raise --max-answer-tokens",
-        ),
-        ({"finished": MOSTLY_NO}, [], ""),  # half of the groups or more have a signal
-        (
-            {"stated": False, "rewards": NONE_RIGHT},
-            ["no_final_answer", "all_lowest"],
-            r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), "
-            r"or take",
-        ),
+        ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers: correct the fun"),
+        ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers"),
+        ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise"),
+        ({"stated": False, "rewards": NONE_RIGHT}, ["no_final_answer", "all_lowest"], UNSTATED),
         ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
-        ({"stated": False, "reward_names": ("mine.py:accuracy",)}, [], ""),
-        (
-            {
-                "failed": YES,
-                "failures": {"TypeError": 8},
-                "reward_names": ("mine.py:mine",),
-                "rewards": NONE_RIGHT,
-            },
-            ["failing"],
-            "8 of 8 answers are left out, because rewards could not be computed (TypeError 8 "
-            "times); look at mine",
-        ),
-        (
-            {"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1},
-            ["all_lowest"],
-            "is -1 for all 8 answers",
-        ),
-        (RECORDED | {"weights": (1.0, 1.0)}, ["all_lowest"], "the reward accuracy is 0"),
+        (FAILING, ["failing"], "8 of 8 answers are left out, because rewards could not be comput"),
+        ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
@@ -317,31 +179,20 @@ def problems(*references: str) -> list[Problem]:
     return [Problem(str(i), "1+1=?", reference) for i, reference in enumerate(references)]
 
 
+ACCURACY, NOT_NUMBERS = ("accuracy",), r"2 of 4 .*problem 1, '\(1,2\)', is not one number"
+
+
 @pytest.mark.parametrize(
     ("references", "rewards", "rule", "message"),
     [
-        (
-            ("2", "", "4"),
-            ("accuracy",),
-            "default",
-            "no answer can match 1 of 3 references: .* 1, ''",
-        ),
-        (("['70']",) * 3, ("accuracy",), "default", r"problem 0, \"\['70'\]\", is a list"),
-        (("two", "3"), ("accuracy",), "last_number", "'two', is not one number"),
-        (
-            ("2", "(1,2)", "25/6", "4"),
-            ("accuracy",),
-            "last_number",
-            r"2 of 4 .*problem 1, '\(1,2\)', is not one number",
-        ),
+        (("2", "", "4"), ACCURACY, "default", "1 of 3 reference.*: .* 1, ''"),
+        (("['70']",) * 3, ACCURACY, "default", r"problem 0, \"\['70'\]\", is a list"),
+        (("2", "(1,2)", "25/6", "4"), ACCURACY, "last_number", NOT_NUMBERS),
         (("2", "(1,2)"), ("accuracy", "last_number"), "default", "is not one number"),
-        (("2", "(1,2)"), ("accuracy",), "default", None),
-        (("2",) * 199 + ("25/6",), ("accuracy",), "last_number", None),
-        (("2", ""), ("mine.py:f",), "default", None),
-        (("2", ""), ("accuracy",), "mine.py:f", None),
-        (("['70']",) * 3, ("accuracy",), "last_number", r"\"\['70'\]\", is not one number"),
-        (("['a']", "x", "y"), ("accuracy",), "default", None),
-        (("2",) * 199 + ("",), ("accuracy",), "default", None),  # as in MATH
+        (("2", "(1,2)"), ACCURACY, "default", None),
+        (("2",) * 199 + ("25/6",), ACCURACY, "last_number", None),
+        (("2", ""), ACCURACY, "mine.py:f", None),
+        (("2",) * 199 + ("",), ACCURACY, "default", None),  # as in MATH
     ],
 )
 def test_references_that_no_answer_can_equal(references, rewards, rule, message):
@@ -351,73 +202,50 @@ def test_references_that_no_answer_can_equal(references, rewards, rule, message)
         check_references(problems(*references), ["mine.jsonl"], rewards, rule)
 
 
-@pytest.mark.parametrize(("answer", "offered"), [("7", True), (r"\frac{25}{6}", False)])
-def test_the_last_number_is_recommended_only_where_the_references_are_numbers(answer, offered):
-    found = findings(stated=False, rewards=NONE_RIGHT, problems=problems("7", "8", answer))
-    assert ("--grader last_number" in found[0]["text"]) == offered
-
-
 def test_the_reward_format_and_a_prompt_whose_example_it_rejects():
     """Open-R1's layout has a blank between the tags."""
     spaced = (
         "Write <think> </think> and <answer> </answer>: <think> a </think> <answer> b </answer>."
     )
     check_format(("format",), spaced, "default")
-    check_format(("accuracy",), spaced, "paper")
     check_format(("format",), spaced.replace("</think> <a", "</think><a"), "paper")
-    with pytest.raises(
-        InputError, match="</think> <answer> b </answer>', which --grader paper rej"
-    ):
+    with refused("</think> <answer> b </answer>', which --grader paper rej"):
         check_format(("accuracy", "format"), spaced, "paper")
-
-
-def test_the_reward_format_and_a_template_that_opens_the_tag():
     check_format(("accuracy",), "Solve it.<think>\n")
-    check_format(("format",), "Write <think> </think>. <assistant>")
-    with pytest.raises(
-        InputError, match="--rewards format: the chat template opens <think> itself"
-    ):
+    with refused("--rewards format: the chat template opens <think> itself"):
         check_format(("accuracy", "format"), "Solve it.<think>\n")
 
 
-@pytest.mark.parametrize("algo", ["reinforce_pp", "remax"])
-def test_one_answer_per_question_where_something_is_learned_from_it(algo):
-    flags = ["--preset", "tiny", "--samples-per-question", "1", "--algo", algo]
-    check_config(parse_train_config(flags, has_cuda=False)[0], 1)
+TRL_REWARD = "def reward(completions, answer): return [1.0 for _ in completions]"
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "def reward(completions, answer): return [1.0 for _ in completions]",
-            "it returned list, not a number",
-        ),
-        (
-            "def reward(completions, answer): return completions[0]['content']",
-            "TypeError: string indices",
-        ),
+        ("def other(text, reference): return 1", "AttributeError"),
+        ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("def reward(:", "SyntaxError"),
+        ("import time; time.sleep(60)", "timeout"),
+        (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
+        (TRL_REWARD, "it returned list, not a number"),
         ("async def reward(text, reference): return 1.0", "it returned coroutine, not a number"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
-        ("def reward(text, reference): return 'right'", "it returned str, not a number"),
     ],
 )
-def test_a_reward_that_returns_no_number_is_refused_with_its_name(tmp_path, source, message):
+def test_a_reward_that_cannot_be_used_is_refused_with_its_name(tmp_path, source, message):
     file = tmp_path / "mine.py"
     file.write_text(source)
-    with pytest.raises(InputError, match=message) as error:
-        Grader((f"{file}:reward",), workers=1)
-    assert f"{file}:reward" in str(error.value)
+    with refused(f"{file}:reward.*{message}"):
+        Grader((f"{file}:reward",), workers=1, time_limit=0.5)
 
 
 def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text("def reward(text, reference):\n    return int(text)\n")
     grader = Grader((f"{file}:reward",), workers=1, example="70")
-    assert (
-        f"grading: {file}:reward: a trial call failed: ValueError: invalid literal"
-        in capsys.readouterr().err
-    )
+    message = f"grading: {file}:reward: a trial call failed: ValueError: invalid literal"
+    assert message in capsys.readouterr().err
     assert grader(["x", "1"], ["70", "70"]).rewards.tolist() == [[0], [1]]
     assert f"grading: {file}:reward: ValueError: invalid literal" in capsys.readouterr().err
     grader.close()
@@ -437,12 +265,9 @@ OUTSIDE = r"^--reward-range: \S+mine gives -0.05 for .*, outside 0 to 1. Set --r
     ("body", "algo", "message"),
     [
         ("-len(text) / 500", "bnpo", OUTSIDE),
-        ("-len(text) / 500", "maxrl", OUTSIDE),
         ("-len(text) / 500", "grpo", None),
         ("float(len(text) == 0) * 2", "eb", "gives 2 for the text '', outside 0 to 1"),
-        ("float(len(text) == 0) * 2", "reinforce_pp", None),
         ("float('nan')", "grpo", "^--rewards: .* gives nan for .*; rewards must be finite"),
-        ("float(len(text) > 0)", "bnpo", None),
         ("-1 if not text else int('x')", "bnpo", "gives -1 for the text '', outside 0 to 1"),
     ],
 )
@@ -455,9 +280,8 @@ def test_a_trial_refuses_rewards_outside_the_range_that_a_method_needs(
     if message is None:
         Grader((reward,), users_range=users_range, workers=1).close()
         return
-    with pytest.raises(InputError, match=message) as error:
+    with refused(message):
         Grader((reward,), users_range=users_range, workers=1, example="70")
-    assert "\n" not in str(error.value)
 
 
 def test_rewards_of_any_size_are_taken_as_they_are_where_the_method_allows_it(tmp_path):
@@ -475,108 +299,54 @@ def test_rewards_of_any_size_are_taken_as_they_are_where_the_method_allows_it(tm
     assert values.tolist() == [[0.25, -0.25]]
 
 
-@pytest.mark.parametrize(("outside", "ends"), [(0, False), (4, False), (5, True), (8, True)])
-def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path, outside, ends):
+def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path):
     reward = own_reward(tmp_path, "-0.5 if text[:3] == 'out' else 1")
     grader = Grader((reward,), workers=1)
-    texts = [f"out {i % 2}" for i in range(outside)] + ["in"] * (8 - outside)
+    texts = ["out 0", "out 1", "out 0", "out 0", "in", "in", "in", "in"]
     grades = grader(texts, ["2"] * 8)
+    assert grades.failures == {"OutOfRange": 4}  # equal calls count too
+    grader.check_ranges([grades])
+    message = "mine gave -0.5 to -0.5 for 5 of 8 answers, outside 0 to 1. Set --reward-range"
+    with refused(message):
+        grader.check_ranges([grader(["out", *texts[:7]], ["2"] * 8)])
     grader.close()
-    assert grades.failures == ({"OutOfRange": outside} if outside else {})  # equal calls count too
-    if not ends:
-        return grader.check_ranges([grades])
-    message = f"mine gave -0.5 to -0.5 for {outside} of 8 answers, outside 0 to 1. Set --reward-r"
-    with pytest.raises(InputError, match=message):
-        grader.check_ranges([grades])
 
 
-@pytest.mark.parametrize(("algo", "refused"), [("bnpo", True), ("grpo", False)])
-def test_a_dry_run_tries_the_rewards(tmp_path, algo, refused, capsys):
+def test_a_dry_run_tries_the_rewards(tmp_path):
     reward = own_reward(tmp_path, "-len(text) / 500")
-    settings = {"rewards": ("accuracy", reward), "algo": algo, "eval_every": 0}
-    config = with_settings(PRESETS["tiny"], **settings)
-    if not refused:
-        dry_run_training(config)
-        return
-    with pytest.raises(InputError, match="--reward-range"):
-        dry_run_training(config)
+    settings = {"rewards": ("accuracy", reward), "eval_every": 0}
+    dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="grpo"))
+    with refused("--reward-range"):
+        dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="bnpo"))
 
 
 @pytest.mark.parametrize("eval_only", [False, True])
-def test_a_dry_run_refuses_references_that_no_answer_can_equal(eval_only, tmp_path):
+def test_a_dry_run_refuses_what_would_fail_later(eval_only, tmp_path):
     data = tmp_path / "numbers.jsonl"
     data.write_text('{"problem": "1+1=?", "answer": "2"}\n' * 32)
     sources = (str(data),) if eval_only else ("arithmetic",)
     settings = {"grader": "last_number", "train_data": sources, "eval_every": int(eval_only)}
-    with pytest.raises(InputError, match=r"^arith.*: no answer can match .* is not one number"):
+    with refused("^arith.* is not one number"):
         dry_run_training(with_settings(PRESETS["tiny"], **settings))
-
-
-def test_a_dry_run_of_an_evaluation_names_all_missing_files(tmp_path):
     datasets = {name: {"data": str(tmp_path / name), "repetitions": 1} for name in ("a", "b")}
     suite = json.loads((ROOT / "evals" / "arithmetic.json").read_text()) | {"datasets": datasets}
     (tmp_path / "suite.json").write_text(json.dumps(suite))
-    with pytest.raises(InputError, match=f"{tmp_path}/a, {tmp_path}/b: no such data files"):
+    with refused(f"{tmp_path}/a, {tmp_path}/b: no such data files"):
         dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite=str(tmp_path / "suite.json")))
 
 
-def test_the_summary_counts_failures_and_names_findings(tmp_path):
-    lines = [
-        {"step": 1, "reward/timeouts": 1, "reward/errors/TypeError": 8},
-        {"step": 2, "reward/errors/TypeError": 8},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "findings.json").write_text(json.dumps(findings(rewards=NONE_RIGHT)))
-    text = summary(tmp_path)
-    assert "failed rewards timeouts 1, TypeError 16" in text
-    assert "first steps: all_lowest the reward accuracy is 0 for all 8 answers" in text
-
-
-def test_findings_of_the_rollouts_of_steps():
-    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
-    grader = Grader(workers=1)
-    prompt = encode_prompt(tokenizer, "1+1=?")
-    task = Task(problems("2", "3"), [prompt, prompt], tokenizer, grader, answer_tags=False)
-
-    def step(*texts: str) -> Rollouts:
-        groups = [[Answer(tokenizer.encode(text), text != "", np.zeros(1)) for text in texts]] * 2
-        grades = grader(texts, ["2"] * len(texts))
-        counts = Counter({"timeout": 1})
-        rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
-        return Rollouts(
-            np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1)
-        )
-
-    steps = [step(r"\boxed{2}", "2"), step("", r"\boxed{3}")]
-    assert unstated_share(steps, task, PRESETS["tiny"]) == 0.5
-    assert [finding["kind"] for finding in find(steps, task, PRESETS["tiny"])] == [
-        "no_final_answer"
-    ]
-    grader.close()
-
-
-MIXED, RIGHT, WRONG = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]
-"""Rewards [m, K] of a group."""
-
-
-@pytest.mark.parametrize(
-    ("groups", "taken"),
-    [
-        ([MIXED, RIGHT], [0, 1]),
-        ([RIGHT, WRONG, MIXED, RIGHT], [0, 2]),  # one group with a signal, and the first without
-        ([RIGHT, MIXED, WRONG, MIXED, MIXED], [1, 3]),
-        ([RIGHT, WRONG, RIGHT], [0, 1]),
-    ],
-)
-def test_the_learner_takes_groups_with_a_signal_first(groups, taken):
-    assert trained_groups(np.array(groups), 2).tolist() == taken
-
-
-def test_a_group_has_a_signal_if_any_reward_differs():
+def test_a_group_has_a_signal_if_any_reward_differs_and_is_taken_first():
+    mixed, right, wrong = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]  # [m, K]
+    # One group with a signal, and the first without
+    assert trained_groups(np.array([right, wrong, mixed, right]), 2).tolist() == [0, 2]
+    assert trained_groups(np.array([right, wrong, right]), 2).tolist() == [0, 1]
     rewards = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 1]], [[0, 1], [1, 1]]])  # [n, m, K]
     assert has_signal(rewards).tolist() == [False, True, True]
-    # The second is only recorded
-    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]
+    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]  # the second is recorded
+    # The one right answer has failed, one answer is left, all are
+    failed = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0]], dtype=bool)
+    rewards = np.array([[1, 0, 0]] * 3)[:, :, None]
+    assert has_signal(rewards, None, failed).tolist() == [False, False, True]
 
 
 def test_without_the_reward_of_its_greedy_answer_a_question_is_left_out():
@@ -590,10 +360,6 @@ def test_without_the_reward_of_its_greedy_answer_a_question_is_left_out():
     assert left_out.tolist() == [[False, True], [True, True], [False, False]]
     rewards = np.array([[1, 0], [1, 0], [1, 0]])[:, :, None]
     assert has_signal(rewards, None, left_out).tolist() == [False, False, True]
-    values = compute_advantages(
-        Method("remax"), rewards, greedy_rewards=np.zeros((3, 1)), failed=left_out
-    ).values
-    assert values.tolist() == [[0, 0], [0, 0], [1, 0]]
 
 
 def test_metrics_are_those_of_what_is_trained():
@@ -601,17 +367,8 @@ def test_metrics_are_those_of_what_is_trained():
     rewards = np.array([[[1.0, 0], [0, 1]], [[1, 1], [0, 0]]])  # [n, m, K]
     failed = np.array([[False, False], [False, True]])
     answer = Answer([1, 2], True, np.zeros(2))
-    rollouts = Rollouts(
-        np.arange(2),
-        np.arange(2),
-        [[answer] * 2] * 2,
-        rewards,
-        failed,
-        [],
-        None,
-        Counter({"timeout": 1}),
-        np.ones(1),
-    )
+    at, groups, failures = np.arange(2), [[answer] * 2] * 2, Counter({"timeout": 1})
+    rollouts = Rollouts(at, at, groups, rewards, failed, [], None, failures, np.ones(1))
     rewarded = {"rewards": ("accuracy", "format"), "reward_weights": (1.0, 0.2)}
     config = with_settings(PRESETS["tiny"], **rewarded)
     ranges = [(0.0, 1.0)] * 2
@@ -634,18 +391,3 @@ def test_metrics_are_those_of_what_is_trained():
     assert metrics["reward/timeouts"] == 1
     # One question is left with two answers: the fit is that of its p
     assert metrics["beta/E"] == pytest.approx(questions[0])
-
-
-@pytest.mark.parametrize(
-    ("rewards", "failed", "signal"),
-    [
-        ([1, 0, 0], [0, 0, 0], True),
-        ([1, 0, 0], [1, 0, 0], False),  # the one right answer has failed
-        ([0, 1, 0], [1, 0, 0], True),
-        ([1, 0, 0], [0, 1, 1], False),  # one answer is left
-        ([1, 0, 0], [1, 1, 1], False),
-    ],
-)
-def test_failed_answers_make_no_signal(rewards, failed, signal):
-    found = has_signal(np.array([rewards])[:, :, None], None, np.array([failed], dtype=bool))
-    assert found.tolist() == [signal]

@@ -17,7 +17,7 @@ from bnpo.runs.prepare import prepare_run
 from conftest import refused
 
 EXAMPLE = f"{ROOT}/examples/estimator.py:median"
-HEAD = "import numpy as np\nfrom bnpo.algorithm.estimators import Batch, estimator\n"
+HEAD = "import numpy as np\nfrom bnpo.algorithm.estimators import RewardBatch, estimator\n"
 CENTRED = "batch.rewards - batch.accuracies"
 
 
@@ -35,7 +35,7 @@ def write(tmp_path):
 
 
 def returning(expression: str, decorator: str = "@estimator()") -> str:
-    return f"{decorator}\ndef mine(batch: Batch) -> np.ndarray:\n    return {expression}\n"
+    return f"{decorator}\ndef mine(batch: RewardBatch) -> np.ndarray:\n    return {expression}\n"
 
 
 def parse(algo, *flags):
@@ -100,19 +100,6 @@ def test_an_estimator_may_need_several_things_and_gets_nothing_else(write):
         compute_advantages(Method(not_asked), [[[1.0], [0.0]]], **arguments)
 
 
-def test_a_file_may_import_from_beside_it_and_is_loaded_once(write, tmp_path):
-    (tmp_path / "beside_mine.py").write_text("half = 0.5\n")
-    (tmp_path / "json.py").write_text("raise RuntimeError('in place of a library')\n")
-    counted = "import json\nfrom beside_mine import half\nopen(__file__ + '.log', 'a').write('x')\n"
-    algo = write(returning(f"half * ({CENTRED})"), HEAD + counted)
-    for _ in range(3):
-        check_config(parse(algo), ranks=1)
-        values = compute_advantages(Method(algo), [[[1.0], [0.0]]]).values
-        np.testing.assert_array_equal(values, [[0.25, -0.25]])
-    [log] = tmp_path.glob("*.log")
-    assert log.read_text() == "x"
-
-
 def test_a_name_of_a_built_in_estimator_replaces_none(write):
     file = write("@estimator()\ndef grpo(batch):\n    return batch.rewards\n").rpartition(":")[0]
     algo = f"{file}:grpo"
@@ -126,63 +113,37 @@ def test_a_name_of_a_built_in_estimator_replaces_none(write):
 KNOWN = "known: beta, bnpo, curverl, .*, shrinkage, weight, or path/to/file.py:function$"
 
 
-@pytest.mark.parametrize(
-    ("algo", "message"),
-    [
-        ("median", f"^--algo: unknown estimator 'median'; {KNOWN}"),
-        ("examples/estimator.py", f"^--algo: unknown estimator 'examples/estimator.py'; {KNOWN}"),
-        ("examples/estimator.py:", f"^--algo: unknown estimator 'examples/estimator.py:'; {KNOWN}"),
-        ("examples:median", f"^--algo: unknown estimator 'examples:median'; {KNOWN}"),
-        ("/no/file.py:median", "^--algo: there is no file '/no/file.py'$"),
-    ],
-)
-def test_unknown_names_are_refused(algo, message):
-    with refused(message):
-        check_config(parse(algo), ranks=1)
+def test_unknown_names_are_refused():
+    for algo in ("median", "examples/estimator.py", "examples:median"):
+        with refused(f"^--algo: unknown estimator '{algo}'; {KNOWN}"):
+            check_config(parse(algo), ranks=1)
+    with refused("^--algo: there is no file '/no/file.py'$"):
+        check_config(parse("/no/file.py:median"), ranks=1)
+
+
+NEEDS, FIT = '@estimator(needs="length")', "@estimator(logs_fit=True)"
+DEVIATION = "batch.rewards / batch.rewards.std(axis=1, keepdims=True)"
+NOT_FINITE = "mine: returned an advantage that is not finite; leave out rewards that are nan, as"
+SHAPE = r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards"
+TWO_CALLS = "mine: two calls for one batch gave different advantages; let it depend on the batch"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("other = 1\n", r"py: has no function 'mine'\. It must be `@estimator\(\) def name"),
-        (returning(CENTRED, ""), r"mine: is not registered by @estimator\(\)\. It must be"),
-        ("mine = [1]\n", r"mine: is not registered by @estimator\(\)\. It must be"),
+        ("other = 1\n", r"mine: is not a function that @estimator\(\) registers: `@estimator"),
+        (returning(CENTRED, ""), r"mine: is not a function that @estimator\(\) registers"),
         (returning(CENTRED, "@estimator"), "cannot be imported: line 3: TypeError: estimator"),
-        (
-            returning(CENTRED, '@estimator(needs="length")'),
-            "line 3: ValueError: @estimator: needs='length' is unknown; known: range, lengths, ",
-        ),
-        (
-            returning(CENTRED, "@estimator(logs_fit=True)"),
-            "line 3: ValueError: @estimator: logs_fit=True needs unit_interval=True",
-        ),
-        (
-            returning(CENTRED).replace("batch: Batch", "batch, lengths"),
-            "mine: must take one argument, the batch. It must be",
-        ),
-        (returning(CENTRED).replace("batch: Batch", ""), "mine: must take one argument"),
+        (returning(CENTRED, NEEDS), "line 3: ValueError: @estimator: needs='length' is unknown"),
+        (returning(CENTRED, FIT), "@estimator: logs_fit=True needs unit_interval=True"),
+        (returning(CENTRED).replace("batch: RewardBatch", ""), "mine: TypeError: mine.. takes 0"),
         ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
         ("import absent_module\n", "imported: line 3: ModuleNotFoundError: No module named 'abs"),
-        ("raise SystemExit(0)\n", "cannot be imported: line 3: SystemExit: 0"),
         (returning("1 / 0"), "mine: line 5: ZeroDivisionError: division by zero"),
         (returning("exit(0)"), "mine: line 5: SystemExit: 0"),
-        (returning("None"), r"mine: returned shape \[\], must be \[n, m\] = \[4, 16\]"),
-        (
-            returning("batch.accuracies"),
-            r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards",
-        ),
-        (
-            returning("batch.rewards / batch.rewards.std(axis=1, keepdims=True)"),
-            "mine: returned an advantage that is not finite; leave out rewards that are nan, as",
-        ),
-        (
-            returning("batch.rewards + np.where(batch.accuracies == 0, np.inf, 0)"),
-            "mine: returned an advantage that is not finite",
-        ),
-        (
-            returning(f"({CENTRED}) * np.random.random()"),
-            "mine: two calls for one batch gave different advantages; let it depend on the batch",
-        ),
+        (returning("batch.accuracies"), SHAPE),
+        (returning(DEVIATION), NOT_FINITE),
+        (returning(f"({CENTRED}) * np.random.random()"), TWO_CALLS),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -194,19 +155,15 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(write, text, message,
         prepare_run(parse(algo))
 
 
-def test_a_fault_after_the_trial_names_its_line(write):
-    algo = write(returning(f"{CENTRED} if len(batch.rewards) == 4 else [][0]"))
-    check_config(parse(algo), ranks=1)
-    with refused(r"mine: line 5: IndexError: list index out of range"):
-        compute_advantages(Method(algo), np.ones((5, 2, 1)))
-
-
 def test_a_resumed_run_uses_the_estimator_that_it_started_with(tmp_path, monkeypatch):
     """Also what its file imports from beside it."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     run, file, helper = tmp_path / "run", tmp_path / "of_run.py", tmp_path / "beside_of_run.py"
-    file.write_text(HEAD + "from beside_of_run import half\n" + returning(f"half * ({CENTRED})"))
+    (tmp_path / "json.py").write_text("raise RuntimeError('in place of a library')\n")
+    file.write_text(
+        HEAD + "import json\nfrom beside_of_run import half\n" + returning(f"half * ({CENTRED})")
+    )
     helper.write_text("half = 0.5\n")
     algo = f"{file}:mine"
     flags = ("--output-dir", str(run))
@@ -230,6 +187,6 @@ def test_folder_and_page_of_a_run_with_an_estimator_of_ones_own():
     rows = [{"rewards": {"accuracy": value}, "tokens": 3} for value in (1.0, 0.0)]
     settings = {"samples_per_question": 2, "decompose": False, "rewards": ["accuracy"]}
     settings |= {"algo": "of/another/machine.py:median", "beta_moments": "sample"}
-    found = all_advantages(rows, settings | {"max_concentration": 100.0})
+    found = all_advantages(rows, settings)
     assert found["reinforce"] == [0.5, -0.5]
     assert found.keys() == ESTIMATORS.keys() - {"remax", "beta", "weight"}

@@ -16,36 +16,28 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from bnpo.files import InputError, let_others_read
-from bnpo.policy.folder import (
-    INDEX,
-    check_finite,
-    check_one_model,
-    check_tensors,
-    model_folder,
-    whole_model,
-)
+from bnpo.policy.folder import INDEX, check_finite, check_one_model, model_folder, whole_model
 from conftest import refused
-from families import ALSO_TRAINED, REFUSED_LATER, TRAINED, make_family
+from families import ALSO_TRAINED, TRAINED, make_family
 
 Tensors = dict[str, torch.Tensor]
 
-# A head of its own, an untied one in several files, experts that are joined, a tied head, and names
-# with the prefix "transformer."
-FAMILIES = {"qwen2": {}, "llama": {}, "qwen3_moe": {}, "gemma3_text": {}, "gpt2": {}}
+FAMILIES = ("qwen2", "llama", "qwen3_moe", "gpt2")
+"""A tied head; an untied one in several files; experts that are joined; names with the prefix
+"transformer."."""
 SHARDED = ("llama", "qwen3_moe")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> dict[str, Path]:
-    folders = {}
-    for family in FAMILIES:
-        folders[family] = tmp_path_factory.mktemp("models") / family
-        make_family(folders[family], family, **(TRAINED | ALSO_TRAINED)[family])
+    folders = {family: tmp_path_factory.mktemp("models") / family for family in FAMILIES}
+    for family, folder in folders.items():
+        make_family(folder, family, **(TRAINED | ALSO_TRAINED)[family])
         if family in SHARDED:
-            model = AutoModelForCausalLM.from_pretrained(folders[family])
-            (folders[family] / "model.safetensors").unlink()
-            model.save_pretrained(folders[family], max_shard_size="200KB")
-            assert (folders[family] / INDEX).is_file()
+            model = AutoModelForCausalLM.from_pretrained(folder)
+            (folder / "model.safetensors").unlink()
+            model.save_pretrained(folder, max_shard_size="200KB")
+            assert (folder / INDEX).is_file()
     return folders
 
 
@@ -61,158 +53,100 @@ def loaded(folder: Path) -> Tensors:
 
 def rewrite(file: Path, change: Callable[[Tensors], object]) -> None:
     """Change the tensors of a file in place, and the index with them."""
-    tensors = load_file(file)
+    tensors, index = load_file(file), file.parent / INDEX
     before = set(tensors)
     change(tensors)
     save_file({name: x.clone() for name, x in tensors.items()}, file, metadata={"format": "pt"})
-    index = file.parent / INDEX
     if index.is_file():
         content = json.loads(index.read_text())
-        for name in before:
-            del content["weight_map"][name]
-        content["weight_map"] |= dict.fromkeys(tensors, file.name)
+        kept = {name: at for name, at in content["weight_map"].items() if name not in before}
+        content["weight_map"] = kept | dict.fromkeys(tensors, file.name)
         index.write_text(json.dumps(content))
-
-
-def rename_all(folder: Path, new_name: Callable[[str], str]) -> None:
-    for file in folder.glob("*.safetensors"):
-
-        def change(tensors: Tensors) -> None:
-            for name in list(tensors):
-                tensors[new_name(name)] = tensors.pop(name)
-
-        rewrite(file, change)
-
-
-FAULTS = (
-    "removed",
-    "renamed",
-    "shape",
-    "nan",
-    "infinite",
-    "cut",
-    "prefix added",
-    "prefix removed",
-    "one prefix",
-    "file missing",
-    "index wrong",
-    "index short",
-    "another layer",
-    "value head",
-)
-HARMLESS = {"prefix added", "prefix removed", "value head", "index wrong"}
-"""Faults that transformers may resolve. The others must be refused."""
 
 
 def damage(folder: Path, fault: str, draw: random.Random) -> str:
     """Put a fault into the folder, and return the tensor or file that the message must name."""
     file = draw.choice(sorted(folder.glob("*.safetensors")))
-    name = draw.choice(sorted(load_file(file)))
-    index = folder / INDEX
-    if fault in ("file missing", "index wrong", "index short") and not index.is_file():
-        fault = "removed"
-    if fault == "removed":
-        rewrite(file, lambda tensors: tensors.pop(name))
-    elif fault == "renamed":
-        rewrite(file, lambda tensors: tensors.update({f"{name}_": tensors.pop(name)}))
-    elif fault == "one prefix":
-        rewrite(file, lambda tensors: tensors.update({f"module.{name}": tensors.pop(name)}))
-    elif fault == "shape":
-        rewrite(file, lambda tensors: tensors.update({name: tensors[name][:-1]}))
-    elif fault in ("nan", "infinite"):
+    name, index = draw.choice(sorted(load_file(file))), folder / INDEX
+
+    def set_one_value(tensors: Tensors) -> None:
         value = torch.nan if fault == "nan" else -torch.inf
+        tensors[name].view(-1)[draw.randrange(tensors[name].numel())] = value
 
-        def change(tensors: Tensors) -> None:
-            tensors[name].view(-1)[draw.randrange(tensors[name].numel())] = value
-
-        rewrite(file, change)
-    elif fault == "cut":
+    changes: dict[str, Callable[[Tensors], object]] = {
+        "removed": lambda tensors: tensors.pop(name),
+        "renamed": lambda tensors: tensors.update({f"{name}_": tensors.pop(name)}),
+        "one prefix": lambda tensors: tensors.update({f"module.{name}": tensors.pop(name)}),
+        "shape": lambda tensors: tensors.update({name: tensors[name][:-1]}),
+        "nan": set_one_value,
+        "infinite": set_one_value,
+        "value head": lambda x: x.update({"v_head.summary.weight": torch.ones(1, 128)}),
+    }
+    if fault in changes:
+        rewrite(file, changes[fault])
+        return name
+    if fault == "cut":
         content = file.read_bytes()
         file.write_bytes(content[: draw.randrange(len(content))])
         return file.name
-    elif fault == "prefix added":
-        prefix = draw.choice(["model.", "base_model.model.", "module.", "transformer."])
-        rename_all(folder, lambda name: prefix + name)
-        return "weight"
-    elif fault == "prefix removed":
-        rename_all(folder, lambda name: name.removeprefix("model.").removeprefix("transformer."))
-        return "weight"
-    elif fault == "file missing":
+    if fault == "file missing":
         file.unlink()
         return file.name
-    elif fault.startswith("index"):
+    if fault == "index short":
         content = json.loads(index.read_text())
-        of_file = [name for name, where in content["weight_map"].items() if where == file.name]
-        for name in of_file:
-            if fault == "index short":
-                del content["weight_map"][name]
-            else:  # still one of the files
-                content["weight_map"][name] = draw.choice(sorted(content["weight_map"].values()))
-        index.write_text(json.dumps(content))
+        kept = {name: at for name, at in content["weight_map"].items() if at != file.name}
+        index.write_text(json.dumps(content | {"weight_map": kept}))
         return "weight"
-    elif fault == "another layer":
-        layer = {"gpt2": "h.1."}.get(folder.name, "layers.1.")
-        for file in folder.glob("*.safetensors"):
-            added = {
-                name.replace(layer, layer.replace("1", "2")): x
-                for name, x in load_file(file).items()
-                if layer in name
-            }
-            rewrite(file, lambda tensors, added=added: tensors.update(added))
-        return layer.replace("1", "2")
-    elif fault == "value head":
-        rewrite(file, lambda tensors: tensors.update({"v_head.summary.weight": torch.ones(1, 128)}))
-    return name
+    prefix = draw.choice(["model.", "base_model.model.", "module.", "transformer."])
+    layer = {"gpt2": "h.1."}.get(folder.name, "layers.1.")
+
+    def rename_all(tensors: Tensors) -> None:
+        for old in list(tensors):
+            if fault == "prefix added":
+                tensors[prefix + old] = tensors.pop(old)
+            elif layer in old:  # another layer
+                tensors[old.replace(layer, layer.replace("1", "2"))] = tensors[old].clone()
+
+    for file in folder.glob("*.safetensors"):
+        rewrite(file, rename_all)
+    return "weight" if fault == "prefix added" else layer.replace("1", "2")
 
 
-def refusal(folder: Path) -> str:
-    """Return the message with which the model is refused, or nothing."""
-    try:
-        check_finite(model_folder(str(folder)))
-    except InputError as error:
-        return str(error)
-    return ""
+FAULTS = "removed,renamed,shape,nan,infinite,cut,prefix added,one prefix,file missing,index short"
+FAULTS += ",another layer,value head"
+HARMLESS = {"prefix added", "value head"}
+"""Faults that transformers may resolve. The others must be refused."""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS.split(","))
 def test_incomplete_weights_are_refused_by_name_or_loaded_exactly(
     fault, folders, weights, tmp_path
 ):
-    outcomes = []
-    for seed in range(15):  # 15 of each of 14 faults: 210 folders
+    for seed in range(6):
         draw = random.Random(f"{fault} {seed}")
-        family = draw.choice(sorted(SHARDED if "file" in fault or "index" in fault else FAMILIES))
-        folder = tmp_path / str(seed) / family
-        shutil.copytree(folders[family], folder)
+        family = draw.choice(SHARDED if "file" in fault or "index" in fault else FAMILIES)
+        folder = shutil.copytree(folders[family], tmp_path / str(seed) / family)
         named = damage(folder, fault, draw)
-        message = refusal(folder)
-        if message:
+        message = ""
+        try:
+            check_finite(model_folder(str(folder)))
+        except InputError as error:
+            message = str(error)
+        if message or fault not in HARMLESS:
             assert named in message, (seed, family)
-            assert "\n" not in message
             assert str(folder) in message
-            outcomes.append("refused")
+            assert "\n" not in message
             continue
         found, expected = loaded(folder), weights[family]
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[name], expected[name]) for name in expected), (seed, family)
-        outcomes.append("loaded")
-    if fault not in HARMLESS:
-        assert set(outcomes) == {"refused"}
-
-
-@pytest.mark.parametrize("family", TRAINED | ALSO_TRAINED | REFUSED_LATER)
-def test_whole_weights_of_every_family_pass(family, tmp_path):
-    settings = TRAINED | ALSO_TRAINED | {name: why[0] for name, why in REFUSED_LATER.items()}
-    make_family(tmp_path, family, **settings[family])
-    check_tensors(tmp_path)
-    check_finite(tmp_path)
 
 
 def test_an_adapter_without_one_of_its_tensors_is_refused(folders, tmp_path):
     """peft only warns where a tensor of an adapter is missing."""
-    base, adapter = folders["qwen2"], tmp_path / "adapter"
-    model = AutoModelForCausalLM.from_pretrained(base)
+    base, adapter = shutil.copytree(folders["qwen2"], tmp_path / "base"), tmp_path / "adapter"
     settings = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj", "v_proj"])
+    model = AutoModelForCausalLM.from_pretrained(base)
     get_peft_model(model, settings).save_pretrained(adapter)
     for file in [base / "config.json", *base.glob("tokenizer*"), *base.glob("chat_template*")]:
         shutil.copy(file, adapter)
@@ -222,20 +156,9 @@ def test_an_adapter_without_one_of_its_tensors_is_refused(folders, tmp_path):
     rewrite(adapter / "adapter_model.safetensors", lambda tensors: tensors.pop(lost))
     with refused(f"adapter_model.safetensors lacks {lost}, "), whole_model(adapter):
         pass
-    (base / "hidden").mkdir()
-    (base / "model.safetensors").rename(base / "hidden" / "model.safetensors")
+    (base / "model.safetensors").unlink()
     with refused("the base model of this LoRA adapter was not found .*safetensors"):
         model_folder(str(adapter))
-    (base / "hidden" / "model.safetensors").rename(base / "model.safetensors")
-
-
-def test_a_fault_of_the_checks_is_not_blamed_on_the_weights(folders, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr("transformers.Qwen2ForCausalLM.from_pretrained", fail)
-    with pytest.raises(RuntimeError, match="a fault of ours"):
-        check_tensors(folders["qwen2"])
 
 
 def test_two_models_in_a_folder_are_not_evaluated(folders, tmp_path):
@@ -247,26 +170,23 @@ def test_two_models_in_a_folder_are_not_evaluated(folders, tmp_path):
     check_one_model(folders["llama"])  # in several files
     stale = next(folders["llama"].glob("*.safetensors"))
     shutil.copy(stale, folder)
-    with refused(f"holds two models, model.safetensors and {stale.name}; move one"):
+    message = f"holds two models, model.safetensors and {stale.name}"
+    with refused(f"{message}; move one"):
         check_one_model(folder)
     (folder / INDEX).write_text('{"weight_map": {"x": "model.safetensors"}}')
     check_one_model(folder)
     (folder / INDEX).write_text(f'{{"weight_map": {{"x": "{stale.name}"}}}}')
-    with refused(f"holds two models, model.safetensors and {stale.name}"):
+    with refused(message):
         check_one_model(folder)
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
-def test_weights_get_the_permissions_of_other_files(umask, tmp_path):
-    before = os.umask(umask)
+def test_weights_get_the_permissions_of_other_files(tmp_path):
+    before = os.umask(0o027)
     try:
-        (tmp_path / "merged").mkdir()
-        for file in (tmp_path / "model.safetensors", tmp_path / "merged" / "model.safetensors"):
-            save_file({"x": torch.ones(1)}, file)
+        save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
         (tmp_path / "config.json").write_text("{}")
         let_others_read(tmp_path)
-        assert os.umask(umask) == umask
+        assert os.umask(0o027) == 0o027
     finally:
         os.umask(before)
-    modes = {file.stat().st_mode & 0o777 for file in tmp_path.rglob("*.*")}
-    assert modes == {0o666 & ~umask}
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o640}

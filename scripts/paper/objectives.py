@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import betabinom
 
 from bnpo.algorithm.beta import BetaFit, inverse_density
-from bnpo.algorithm.estimators import Batch
+from bnpo.algorithm.estimators import RewardBatch
 from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.algorithm.weights import gains, shares
 
@@ -21,14 +21,15 @@ def group_gains(algo: str, answers: int) -> np.ndarray:
     """
     # [m + 1, m], right answers first
     rewards = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)
-    advantages = ESTIMATORS[algo].function(Batch(rewards))
+    advantages = ESTIMATORS[algo].function(RewardBatch(rewards))
     return advantages[1:, 0] - advantages[:-1, -1]
 
 
 def beta_moments(mean: float, variance: float) -> BetaFit:
     """Return the Beta distribution with this mean and variance."""
     concentration = mean * (1 - mean) / variance - 1
-    return BetaFit(mean, variance, concentration * mean, concentration * (1 - mean), "")
+    a, b = concentration * mean, concentration * (1 - mean)
+    return BetaFit(mean, variance, a, b, 1 + a / 3, 1 + b / 3, "")
 
 
 def atlas(answers: int) -> dict[str, np.ndarray]:

@@ -162,8 +162,8 @@ class DataSettings:
     `format`), or by the last number of a text, for models that write no boxes."""
     reward_range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest value of your own rewards, which are mapped to [0, 1]. Set it if values
-    lie outside [0, 1] and --algo is bnpo, beta, curverl, eb, weight or maxrl; with the default,
-    other methods take any values as they are."""
+    lie outside [0, 1] and --algo needs a range, as bnpo does; with the default, others, such as
+    grpo, take any values as they are."""
 
     def __post_init__(self) -> None:
         for reward in self.rewards:

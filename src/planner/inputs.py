@@ -33,6 +33,7 @@ from bnpo.policy.folder import (
     model_folder,
 )
 from bnpo.policy.memory import DTYPE_BYTES, ModelShape
+from bnpo.prompts import chat_template, encode_problems
 
 # Mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
 PROMPT_TOKENS = 103.0

@@ -1,9 +1,7 @@
 """Verdicts on many pairs by a grader."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from bnpo.grading.grader import Grader
 
@@ -18,21 +16,10 @@ class PairGrader:
         self.failures: Counter[str] = Counter()
 
     def __call__(self, pairs: Sequence[tuple[str, str]], wrap: str = r"\boxed{%s}") -> list[bool]:
-        grades = self._grader(
-            [wrap.replace("%s", answer) for _, answer in pairs],
-            [reference for reference, _ in pairs],
-        )
+        texts = [wrap.replace("%s", answer) for _, answer in pairs]
+        grades = self._grader(texts, [reference for reference, _ in pairs])
         self.failures += grades.failures
         return [bool(reward == 1) for reward in grades.rewards[:, 0]]
 
     def close(self) -> None:
         self._grader.close()
-
-
-def reference_answers(*files: Path) -> list[str]:
-    """The different references of data sets that are not empty, in order."""
-    answers = set()
-    for file in files:
-        with file.open(encoding="utf-8") as lines:
-            answers |= {json.loads(line)["answer"] for line in lines}
-    return sorted(answers - {""})

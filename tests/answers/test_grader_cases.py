@@ -1,7 +1,8 @@
 """Labelled pairs say what equal means; RULES.md of mathequal explains them by type.
 
 Those in rewritten.jsonl are references of MATH, each in another spelling or changed into another
-answer.
+answer. Those in cheats.jsonl are short strings around plain numbers of MATH with which a policy
+could try to be paid for an answer that it does not know: most name several numbers, or join some.
 """
 
 import json
@@ -12,8 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from cheats import candidates, value_of
-from pair_grader import PairGrader, reference_answers
+from pair_grader import PairGrader
 
 from conftest import json_lines
 
@@ -37,12 +37,21 @@ def test_labelled_pairs_are_graded_as_labelled_either_way(grader, kind):
     cases = [case for case in CASES if case["kind"] == kind]
     pairs = [(case["gold"], case["prediction"]) for case in cases]
     for tried in (pairs, [] if kind in ONE_WAY else [pair[::-1] for pair in pairs]):
-        wrong = [
-            case
-            for case, right in zip(cases, grader(tried), strict=bool(tried))
-            if right != case["equal"]
-        ]
+        verdicts = zip(cases, grader(tried), strict=bool(tried))
+        wrong = [case for case, right in verdicts if right != case["equal"]]
         assert not wrong, "\n".join(map(str, wrong))
+    assert grader.failures == {}
+
+
+def test_no_cheat_is_accepted(grader):
+    accepted = {}
+    for kind in ("different", "equal"):
+        rows = json_lines(FOLDER / "cheats.jsonl")
+        pairs = [(row["gold"], text) for row in rows for text in row[kind]]
+        verdicts = zip(pairs, grader(pairs), strict=True)
+        accepted[kind] = [pair for pair, right in verdicts if right]
+    assert accepted["different"] == []
+    assert len(accepted["equal"]) >= 88  # of 89 that have the value
     assert grader.failures == {}
 
 
@@ -59,21 +68,16 @@ grader.close()
 
 
 @pytest.mark.program
+@pytest.mark.extra
 def test_verdicts_do_not_depend_on_the_order_of_hashes():
     cases = Random(0).sample(CASES, 300)
-    given = []
+    pairs = json.dumps([(case["gold"], case["prediction"]) for case in cases])
     for seed in ("1", "20"):
-        done = subprocess.run(
-            [sys.executable, "-c", GRADE],
-            input=json.dumps([(case["gold"], case["prediction"]) for case in cases]),
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command, streams = [sys.executable, "-c", GRADE], {"capture_output": True, "text": True}
+        done = subprocess.run(command, input=pairs, env=os.environ | environment, **streams)
         assert done.returncode == 0, done.stderr[-3000:]
-        given.append(json.loads(done.stdout))
-    assert given == 2 * [[case["equal"] for case in cases]]
+        assert json.loads(done.stdout) == [case["equal"] for case in cases]
 
 
 SETS = ("math_train", "math500", "amc23", "aime2024", "aime2025")
@@ -83,10 +87,8 @@ def test_in_no_pair_only_the_released_rule_is_right(data_dir):
     """Every reference and itself, references in other spellings or changed, and answers to other
     problems.
     """
-    references, random = (
-        reference_answers(*(data_dir / f"{name}.jsonl" for name in SETS)),
-        Random(2),
-    )
+    answers = {row["answer"] for name in SETS for row in json_lines(data_dir / f"{name}.jsonl")}
+    references, random = sorted(answers - {""}), Random(2)
     cases = [(reference, reference, True) for reference in references]
     cases += [(case["gold"], case["prediction"], case["equal"]) for case in REWRITTEN]
     cases += [(*random.sample(references, 2), False) for _ in range(1_500)]
@@ -94,44 +96,9 @@ def test_in_no_pair_only_the_released_rule_is_right(data_dir):
     for rule in ("default", "paper"):
         grader = PairGrader(rule)
         given = grader([case[:2] for case in cases], wrap=r"The answer is $\boxed{%s}$.")
-        cases = [
-            case
-            for case, right in zip(cases, given, strict=True)
-            if (right == case[2]) == (rule == "paper")
-        ]
+        verdicts = zip(cases, given, strict=True)
+        cases = [case for case, right in verdicts if (right == case[2]) == (rule == "paper")]
         # One that fails must not pass for one that says no
         assert rule == "paper" or grader.failures == {}
         grader.close()
     assert cases == []
-
-
-REFERENCES, EACH = 300, 25
-
-
-def tried(folder: Path) -> list[tuple[str, str, bool, bool]]:
-    """Return (reference, text, whether it has the value, whether it is accepted) for plain
-    numbers of MATH.
-    """
-    random = Random(0)
-    answers = [
-        answer
-        for answer in reference_answers(folder / "math_train.jsonl")
-        if value_of(answer) is not None
-    ]
-    strings = []
-    for reference in random.sample(answers, REFERENCES):
-        chosen = random.sample(list(candidates(value_of(reference))), EACH)
-        strings += [(reference, text, worth == value_of(reference)) for text, worth in chosen]
-    grader = PairGrader()
-    given = grader([(reference, text) for reference, text, _ in strings])
-    grader.close()
-    assert grader.failures == {}
-    return [(*string, accepted) for string, accepted in zip(strings, given, strict=True)]
-
-
-def test_a_search_over_short_strings_finds_no_cheat(data_dir):
-    strings = tried(data_dir)
-    assert [string for string in strings if string[3] and not string[2]] == []
-    missed = [string for string in strings if string[2] and not string[3]]
-    assert len(missed) * 100 <= sum(deserved for _, _, deserved, _ in strings), missed
-    assert sum(accepted for _, _, _, accepted in strings) >= 50

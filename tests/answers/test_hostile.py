@@ -10,15 +10,12 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from hostile import CANARIES, hostile_answers
-from repeated import repeated_tokens
+from hostile import CANARIES, PAIRS, huge_pairs, repeated_tokens
 
 from bnpo.grading.rewards import REWARDS
 from mathequal import final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
 from processes import left_after
-
-TIME_LIMIT = 1.0
 
 
 def is_empty(answer: str | None) -> bool:
@@ -26,35 +23,25 @@ def is_empty(answer: str | None) -> bool:
 
 
 @pytest.mark.program
-@pytest.mark.deadline
-def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_path, environment):
-    working_directory = tmp_path / "here"
-    working_directory.mkdir()
-    canaries = [working_directory / canary for canary in CANARIES]
+@pytest.mark.extra
+def test_hostile_texts_are_graded_without_a_trace(tmp_path, environment):
+    here = tmp_path / "here"
+    here.mkdir()
+    canaries = [here / canary for canary in CANARIES]
     assert not any(canary.exists() for canary in canaries)
-    program = Path(__file__).with_name("grade_hostile.py")
-    done = subprocess.run(
-        [sys.executable, str(program), "0", "10000", "0.5"],
-        cwd=working_directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    program = str(Path(__file__).with_name("grade_hostile.py"))
+    command, streams = [sys.executable, program, "0.5"], {"capture_output": True}
+    done = subprocess.run(command, cwd=here, env=environment, text=True, **streams)
     assert done.returncode == 0, done.stderr[-3000:]
     report = json.loads(done.stdout)
-    assert report["graded"] == 10_000
+    assert report["graded"] > len(PAIRS)
     assert report["late"] == []
-    assert report["in_rank"] < 0.05
     assert set(report["values"]) <= {0.0, 1.0}
-    assert [
-        pair
-        for pair in report["right"]
-        if not pair[0] or is_empty(final_answer(pair[1], tags=True))
-    ] == []
+    pairs = report["right"]
+    assert [pair for pair in pairs if not pair[0] or is_empty(final_answer(pair[1], True))] == []
     # Or nothing hostile is left among the texts
-    assert report["failures"]["timeout"] >= 20, report["failures"]
-    assert list(working_directory.iterdir()) == []
+    assert report["failures"]["timeout"] >= 10, report["failures"]
+    assert list(here.iterdir()) == []
     assert [canary for canary in canaries if canary.exists()] == []
     assert left_after(environment, 5) == []
 
@@ -62,7 +49,7 @@ def test_ten_thousand_hostile_texts_are_graded_in_time_and_without_a_trace(tmp_p
 RECORD_WHAT_VERDICTS_DO = """
 import sys
 
-from hostile import MARKER, code_answers
+from hostile import CODE, MARKER
 
 from mathequal import equal
 
@@ -88,13 +75,13 @@ def record(event, arguments):
 
 sys.addaudithook(record)
 verdicts = []
-for text in code_answers(0, 300):
+for text in CODE:
     for reference in ("5", "x+1"):
         try:
             verdicts.append(equal(reference, text))
         except Exception:  # counted as a failure where it is run
             verdicts.append(None)
-assert len(verdicts) == 600 and True not in verdicts, verdicts
+assert len(verdicts) > 100 and True not in verdicts, verdicts
 assert events == [], events
 compile(f"{MARKER} = 1", "", "exec")
 assert len(events) == 1, events  # the hook does see what it should
@@ -103,57 +90,42 @@ assert len(events) == 1, events  # the hook does see what it should
 
 @pytest.mark.program
 def test_no_answer_is_compiled_run_or_opened(tmp_path, environment):
-    command = [sys.executable, "-c", RECORD_WHAT_VERDICTS_DO]
     environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-    )
+    command, streams = [sys.executable, "-c", RECORD_WHAT_VERDICTS_DO], {"capture_output": True}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, **streams)
     assert done.returncode == 0, done.stderr[-3000:]
     assert list(tmp_path.iterdir()) == []
 
 
-LONGEST_IN_RANK = 0.05
-"""Seconds of processor time."""
-
-
-def in_rank_seconds(text: str, reference: str) -> float:
-    """Return how long everything takes that a grader computes of one answer in the process that
-    calls it.
-    """
-    started = time.thread_time()
-    instant_verdict(reference, final_answer(text, tags=True) or "")
-    for reward in REWARDS.values():
-        reward(text, reference)
-    return time.thread_time() - started
-
-
 def is_slow(text: str, reference: str) -> bool:
-    """Whether a text takes long three times. Once may be a collection of garbage."""
-    return all(in_rank_seconds(text, reference) > LONGEST_IN_RANK for _ in range(3))
+    """Whether what a grader computes of a text in the training process takes more than 0.05 s of
+    processor time, three times. Once may be a collection of garbage.
+    """
+    for _ in range(3):
+        started = time.thread_time()
+        instant_verdict(reference, final_answer(text, tags=True) or "")
+        for reward in REWARDS.values():
+            reward(text, reference)
+        if time.thread_time() - started <= 0.05:
+            return False
+    return True
 
 
 def test_no_text_takes_long_in_a_rank():
-    repeated = ((text, "x=5") for text in repeated_tokens(0, 30_000))
-    boxed = ((r"\boxed{" + text, "5") for text in repeated_tokens(1, 5_000, longest=100_000))
-    hostile = ((text, reference) for reference, text in hostile_answers(1, 10_000))
-    slow = [
-        (text[:60], len(text))
-        for text, reference in chain(repeated, boxed, hostile)
-        if is_slow(text, reference)
-    ]
-    assert slow == []
+    repeated = ((text, "x=5") for text in repeated_tokens(0, 10_000))
+    boxed = ((r"\boxed{" + text, "5") for text in repeated_tokens(1, 3_000, longest=100_000))
+    hostile = ((text, reference) for reference, text in [*PAIRS, *huge_pairs()])
+    texts = chain(repeated, boxed, hostile)
+    assert [(text[:60], len(text)) for text, reference in texts if is_slow(text, reference)] == []
 
 
-@pytest.mark.program
 def test_no_pattern_takes_exponential_time():
-    """A second suffices a hundred times over for texts of any form, so that a limit of 5 seconds
-    is never decisive.
+    """A second of processor time suffices a hundred times over for texts of any form, so that a
+    limit of 5 seconds is never decisive.
     """
     workers = Workers(2, time_limit=1.0)
-    texts = [*repeated_tokens(2, 10_000), *("m " * n + "x=5" for n in range(20, 60))]
+    texts = [*repeated_tokens(2, 4_000), *("m " * n + "x=5" for n in range(20, 60))]
     calls = [workers.submit("mathequal.read:read", text) for text in texts]
-    slow = [
-        text for text, call in zip(texts, calls, strict=True) if isinstance(call.result(), Failure)
-    ]
+    outcomes = zip(texts, calls, strict=True)
+    assert [text for text, call in outcomes if isinstance(call.result(), Failure)] == []
     workers.close()
-    assert slow == []

@@ -1,13 +1,12 @@
 """BNPO's Beta distributions: from the accuracies of a batch to the weights of its questions
 (Section 3 of the paper).
 
-The accuracies p(q) of a batch are modelled as draws from Beta(a, b). Their mean and variance give a
-and b (Eq. 13). The advantage of an answer is divided by the density f of another distribution,
-Beta(alpha, beta), where alpha = 1 + a/3 and beta = 1 + b/3. This choice minimises the variance of
-the gradient estimate (Theorem 1).
+The accuracies p(q) of a batch are modelled as draws from Beta(a, b), which has their mean and
+variance. The advantage of an answer is divided by the density f of Beta(1 + a/3, 1 + b/3). These
+parameters minimise the variance of the gradient estimate (Theorem 1).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,47 +14,32 @@ import numpy as np
 import scipy
 
 MAX_CONCENTRATION = 100.0
-"""Largest a + b of a fit. It acts only where the accuracies of a batch nearly coincide or, with
-corrected moments, differ by no more than sampling noise. Elsewhere the noise of m answers (8 to
-64) keeps a + b below about m."""
+"""Largest a + b of a fit. It acts only where the accuracies of a batch nearly coincide: elsewhere
+the noise of m answers (8 to 64) keeps a + b below about m."""
 
 
-@dataclass(frozen=True)
-class BetaFit:
-    """Beta(a, b) fitted to the accuracies of a batch, and the normalising Beta(alpha, beta) of
-    Theorem 1.
-    """
+class BetaFit(NamedTuple):
+    """Beta(a, b) fitted to the accuracies of a batch, and Beta(alpha, beta) of Theorem 1."""
 
     mean: float
     variance: float
     a: float
     b: float
+    alpha: float
+    beta: float
     edge: str
-    """`constant` if all accuracies are 0 or all are 1, so that there is nothing to fit. `dispersed`
-    if their variance is that of a coin flip or larger, so that no Beta distribution fits and a = b
-    = 0. `concentrated` if it is so small that a + b was limited. Otherwise empty."""
-
-    @property
-    def alpha(self) -> float:
-        return 1 + self.a / 3
-
-    @property
-    def beta(self) -> float:
-        return 1 + self.b / 3
+    """`constant` if all accuracies are 0 or all are 1: there is nothing to fit. `dispersed` if
+    their variance is that of a coin flip or larger: no Beta distribution fits, and a = b = 0.
+    `concentrated` if it is so small that a + b was limited. Otherwise empty."""
 
 
-def fit_beta(
-    accuracies: np.ndarray,
-    answers: int | np.ndarray,
-    moments: str = "sample",
-    max_concentration: float = MAX_CONCENTRATION,
-) -> BetaFit:
+def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "sample") -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
 
     Each accuracy is a mean over `answers` = m answers, one number or [n]. The variance has divisor
     n - 1, and is 0 for n = 1. `moments="sample"` takes it as it is, like the paper. It includes the
     sampling noise of m answers, of which `moments="corrected"` subtracts an unbiased estimate,
-    mean(p_hat (1 - p_hat) / (m - 1)).
+    mean(p (1 - p) / (m - 1)).
 
     By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8. E(1-E)/V - 1 = 1, so a = b = 1/2.
 
@@ -63,37 +47,36 @@ def fit_beta(
     >>> fit.a, fit.b, round(fit.alpha, 4), round(fit.beta, 4)
     (0.5, 0.5, 1.1667, 1.1667)
     """
+    accuracies, answers = np.ravel(accuracies), np.ravel(answers)  # [n], [n] or [1]
     mean = float(accuracies.mean())
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
-    most = int(np.max(answers))  # m
+    most = int(answers.max())  # m
     if moments == "corrected" and most > 1:
         # The factor is exactly 1 for questions with all m answers, of which no reward failed.
-        factor = (most - 1) / (np.asarray(answers) - 1)
+        factor = (most - 1) / (answers - 1)
         noise = float((accuracies * (1 - accuracies) * factor).mean()) / (most - 1)
         variance = max(0.0, variance - noise)
-    # The largest variance of a distribution on [0, 1] with this mean
-    coin_variance = mean * (1 - mean)
+    coin_variance = mean * (1 - mean)  # the largest variance on [0, 1] with this mean
     concentration, edge = 0.0, ""  # a + b
     if coin_variance <= 0:
         edge = "constant"
     elif variance >= coin_variance:
         edge = "dispersed"
-    # Multiplied, not divided: the variance may be 0
-    elif coin_variance >= (max_concentration + 1) * variance:
-        concentration, edge = max_concentration, "concentrated"
+    elif coin_variance >= (MAX_CONCENTRATION + 1) * variance:  # the variance may be 0
+        concentration, edge = MAX_CONCENTRATION, "concentrated"
     else:
         concentration = coin_variance / variance - 1
-    return BetaFit(mean, variance, concentration * mean, concentration * (1 - mean), edge)
+    a, b = concentration * mean, concentration * (1 - mean)
+    return BetaFit(mean, variance, a, b, 1 + a / 3, 1 + b / 3, edge)
 
 
 def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     """Return 1 / f(p; alpha, beta), of the shape of `p`. f is the Beta density (Eq. 1). Where p is
-    0 or 1, return 0.
+    0 or 1, R - p is 0 for all answers; there return 0, since 0 * inf would be nan.
 
     >>> inverse_density(np.array([0.0, 0.5]), 2, 2).round(4)  # the density is 6 p (1 - p)
     array([0.    , 0.6667])
     """
-    # Where p is 0 or 1, R - p is 0 for all answers. The weight 0 avoids the product 0 * inf.
     inside = (p > 0) & (p < 1)
     q = np.where(inside, p, 0.5)  # 0.5 is a placeholder
     special = scipy.special

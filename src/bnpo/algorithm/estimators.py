@@ -1,25 +1,22 @@
 """The estimators: BNPO and the methods it is compared with, as pure functions of the rewards of one
-whole batch.
+whole batch, in float64.
 
-Rewards are [n, m]: n questions with m answers each, a group. p is the accuracy of a question, the
-mean reward of its group. All arithmetic is in float64 on the batch of all ranks. docs/estimators.md
-says what each estimator maximises.
+Rewards R are [n, m]: n questions with m answers each, a group. p is the accuracy of a question, the
+mean reward of its group. docs/estimators.md says what each estimator maximises.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
-from bnpo.algorithm.beta import BetaFit, fit_beta, inverse_density
+from bnpo.algorithm.beta import fit_beta, inverse_density
 from bnpo.algorithm.registry import SettingError, estimator, find_estimator
 from bnpo.algorithm.weights import weight_values
 
-# Alpha and beta of a user: up to here 1/f is finite at every accuracy of 1,000 answers with rewards
-# of 0 and 1, and of 500 answers with graded rewards
+# Up to here 1/f is finite at every accuracy that 500 answers can show
 MAX_BETA_PARAMETER = 100.0
-# A variance of accuracies up to this size counts as none: rounding can make one of 1e-16
-NO_NOISE = 1e-12
+NO_NOISE = 1e-12  # a variance of accuracies up to this size may be a rounding error
 
 
 @dataclass(frozen=True)
@@ -49,134 +46,104 @@ class Method:
     """Variance of the accuracies in BNPO's fit: `sample`, as in the paper, or `corrected` for the
     noise of m answers."""
 
-    def check(self, questions: int, answers: int, rewards: int) -> None:
-        """Raise SettingError for settings that do not go together, or not with a batch of shape
-        [n, m, K]. A user's estimator is loaded, which raises InputError if it cannot be.
+    def check(self, n: int, m: int, k: int) -> None:
+        """Raise SettingError for settings that do not go together, or not with rewards [n, m, K],
+        InputError for a user's estimator that cannot be loaded.
         """
-        needs = find_estimator(self.algo).needs
-        if self.decompose and "separate_rewards" in needs:
-            raise SettingError(
-                f"`decompose`: {self.algo} takes the rewards apart itself; use `decompose=False`"
-            )
-        if (self.algo == "beta") != (self.beta_parameters is not None):
-            raise SettingError(
-                "`algo='beta'` and `beta_parameters` go together, as in `beta_parameters=(2, 2)`"
-            )
-        # Not `value <= 0`: nan must be refused too.
-        if self.beta_parameters and not all(
-            0 < value <= MAX_BETA_PARAMETER for value in self.beta_parameters
+        if self.decompose and "separate_rewards" in find_estimator(self.algo).needs:
+            cure = "takes the rewards apart itself; use `decompose=False`"
+            raise SettingError(f"`decompose`: {self.algo} {cure}")
+        for algo, field_name, example in (
+            ("beta", "beta_parameters", "(2, 2)"),
+            ("weight", "weight", "'(1-p)**0.5'"),
         ):
-            values = " ".join(f"{value:g}" for value in self.beta_parameters)
-            raise SettingError(
-                f"`beta_parameters`: are {values}, must be above 0 and at most "
-                f"{MAX_BETA_PARAMETER:g}"
-            )
-        if self.reward_weights is not None:
-            values = " ".join(f"{value:g}" for value in self.reward_weights)
-            if len(self.reward_weights) != rewards:
-                raise SettingError(
-                    f"`reward_weights`: are {values}, must be one for each of the {rewards} rewards"
-                )
-            if not all(0 <= value < np.inf for value in self.reward_weights) or not any(
-                self.reward_weights
-            ):
-                raise SettingError(
-                    f"`reward_weights`: are {values}, must not be below 0, nor all 0"
-                )
-        if (self.algo == "weight") != (self.weight is not None) or (
-            self.weight_wrong and not self.weight
-        ):
-            raise SettingError(
-                "`algo='weight'` and `weight` go together, as in `weight='(1-p)**0.5'`"
-            )
+            if (self.algo == algo) != (getattr(self, field_name) is not None):
+                together = f"`algo='{algo}'` and `{field_name}` go together"
+                raise SettingError(f"{together}, as in `{field_name}={example}`")
+        # Comparisons with nan are False, and it must be refused, too
+        parameters, limit = self.beta_parameters or (), MAX_BETA_PARAMETER
+        if not all(0 < value <= limit for value in parameters):
+            found = f"`beta_parameters`: are {_words(parameters)}"
+            raise SettingError(f"{found}, must be above 0 and at most {limit:g}")
+        weights = self.reward_weights or (1.0,) * k
+        limits = f"must be one for each of the {k} rewards" if len(weights) != k else ""
+        if not all(0 <= value < np.inf for value in weights) or not any(weights):
+            limits = limits or "must not be below 0, nor all 0"
+        if limits:
+            raise SettingError(f"`reward_weights`: are {_words(weights)}, {limits}")
         if self.weight is not None:
-            # All accuracies of binary rewards, and many between them: other rewards can have any
-            # accuracy.
-            self.weights(np.arange(1, 100 * answers) / (100 * answers), answers, questions)
+            # All accuracies of binary rewards, and many between them: graded rewards have others
+            self.weights(np.arange(1, 100 * m) / (100 * m), m, n)
+        elif self.weight_wrong is not None:
+            raise SettingError("`weight_wrong`: needs `algo='weight'` and `weight`")
 
     def weights(self, p: np.ndarray, m: int | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the weights of right and of wrong answers at accuracies p. Raises SettingError,
-        see `weight_values`.
-        """
-        assert self.weight is not None  # see `check`
-        right = weight_values(self.weight, p, m, n)
-        wrong = (
-            right
-            if self.weight_wrong is None
-            else weight_values(self.weight_wrong, p, m, n, "weight_wrong")
-        )
-        return right, wrong
+        """Return the weights of right and of wrong answers at accuracies p. Raises SettingError."""
+        right = weight_values(self.weight or "", p, m, n)
+        if self.weight_wrong is None:
+            return right, right
+        return right, weight_values(self.weight_wrong, p, m, n, "weight_wrong")
 
 
-class Batch(NamedTuple):
-    """Input of the estimators, which return advantages [n, m]: one reward per answer, and what
-    only some need.
+def _words(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+@dataclass
+class RewardBatch:
+    """Input of the estimators, which return advantages [n, m].
 
     An answer whose reward could not be computed has the reward nan. It must change nothing for the
-    other answers: `counts` leaves it out, and so do np.nansum, np.nanmean and the like.
-    `compute_advantages` replaces its own advantage by 0.
+    other answers: `counts` leaves it out, and so do np.nansum, np.nanmean and the like. Its own
+    advantage does not count.
     """
 
     rewards: np.ndarray  # [n, m], nan where a reward failed
-    method: Method = Method()  # for beta, bnpo, eb and weight
+    method: Method = Method()
     reward_weights: np.ndarray | None = None  # [K], None: one reward
     # None, unless the estimator `needs` it:
-    separate_rewards: np.ndarray | None = None  # [n, m, K], before they were combined
-    greedy_rewards: np.ndarray | None = None  # [n]
-    lengths: np.ndarray | None = None  # [n, m], tokens of each answer
+    separate_rewards: Any = None  # [n, m, K], before they were combined
+    greedy_rewards: Any = None  # [n]
+    lengths: Any = None  # [n, m], tokens of each answer
+    # Of every question, [n, 1]
+    counts: np.ndarray = field(init=False)  # answers with a known reward: m, unless one failed
+    accuracies: np.ndarray = field(init=False)  # p
+    inner_accuracies: np.ndarray = field(init=False)  # p for weights that 0 or 1 makes infinite
 
-    @property
-    def counts(self) -> np.ndarray:
-        """Answers of every question whose reward is known, [n, 1]: m, unless a reward failed."""
-        return (~np.isnan(self.rewards)).sum(axis=1, keepdims=True)
-
-    @property
-    def accuracies(self) -> np.ndarray:
-        """p of every question, [n, 1]."""
-        mean = np.nanmean(self.rewards, axis=1, keepdims=True)
-        # The mean of seven rewards of 0.7 is not exactly 0.7. Within the rewards' range it is, so
-        # that equal rewards have the advantage 0.
+    def __post_init__(self) -> None:
+        self.counts = (~np.isnan(self.rewards)).sum(axis=1, keepdims=True)
+        # The mean of seven rewards of 0.7 is not exactly 0.7. Clipped to the rewards' range it is,
+        # so that equal rewards have the advantage 0.
         low, high = (f(self.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
-        return np.clip(mean, low, high)
-
-    @property
-    def inner_accuracies(self) -> np.ndarray:
-        """Accuracies at which weights are taken [n, 1]: p, kept away from 0 and 1 by 1 / (2m), and
-        1/2 where p is 0 or 1, since R - p is 0 there with any weight.
-
-        This is half of the smallest p above 0 that rewards of 0 and 1 can have, so it changes
-        nothing for them. Graded rewards can have a p of 1e-9, with a weight so large that one
-        question outweighs all others. If R is the mean of several rewards, 1 / (2m) is multiplied
-        by the smallest share that one of them has in it.
-        """
-        smallest_share = 1.0
+        p = np.clip(np.nanmean(self.rewards, axis=1, keepdims=True), low, high)
+        self.accuracies = p
+        # Graded rewards can have a p of 1e-9, with a weight so large that one question outweighs
+        # all others. So p is kept away from 0 and 1 by half of the smallest p that rewards of 0 and
+        # 1 can have: 1 / m, times the smallest share of a reward in R. Where p is 0 or 1, R - p is
+        # 0 with any weight.
+        share = 1.0
         if self.reward_weights is not None:
             weights = self.reward_weights[self.reward_weights > 0]
-            smallest_share = weights.min() / weights.sum()
-        least = smallest_share / (2 * self.counts)  # [n, 1]
-        p = self.accuracies  # [n, 1]
-        return np.where((p > 0) & (p < 1), np.clip(p, least, 1 - least), 0.5)
-
-    def fit(self, moments: str) -> BetaFit:
-        """Return the Beta distribution fitted to the accuracies (`fit_beta`)."""
-        return fit_beta(self.accuracies[:, 0], self.counts[:, 0], moments)
+            share = weights.min() / weights.sum()
+        least = share / (2 * self.counts)
+        self.inner_accuracies = np.where((p > 0) & (p < 1), np.clip(p, least, 1 - least), 0.5)
 
 
 @estimator()
-def reinforce(batch: Batch) -> np.ndarray:
+def reinforce(batch: RewardBatch) -> np.ndarray:
     """REINFORCE with baseline (Eq. 6): R minus the mean of the group.
 
-    >>> reinforce(Batch(np.array([[1.0, 0, 0, 1]])))
+    >>> reinforce(RewardBatch(np.array([[1.0, 0, 0, 1]])))
     array([[ 0.5, -0.5, -0.5,  0.5]])
     """
     return batch.rewards - batch.accuracies
 
 
 @estimator(needs="range")
-def maxrl(batch: Batch) -> np.ndarray:
+def maxrl(batch: RewardBatch) -> np.ndarray:
     """MaxRL (Tajwar et al. 2026, arXiv:2602.02710): (R - p) / p, and 0 where p is 0.
 
-    >>> maxrl(Batch(np.array([[1.0, 0, 0, 0], [0, 0, 0, 0]])))
+    >>> maxrl(RewardBatch(np.array([[1.0, 0, 0, 0], [0, 0, 0, 0]])))
     array([[ 3., -1., -1., -1.],
            [ 0.,  0.,  0.,  0.]])
     """
@@ -185,11 +152,10 @@ def maxrl(batch: Batch) -> np.ndarray:
 
 
 @estimator()
-def rloo(batch: Batch) -> np.ndarray:
-    """RLOO (Kool et al. 2019): R minus the mean of the other answers in the group, m / (m - 1)
-    times `reinforce`.
+def rloo(batch: RewardBatch) -> np.ndarray:
+    """RLOO (Kool et al. 2019): R minus the mean of the other answers in the group.
 
-    >>> rloo(Batch(np.array([[1.0, 0, 0]])))
+    >>> rloo(RewardBatch(np.array([[1.0, 0, 0]])))
     array([[ 1. , -0.5, -0.5]])
     """
     m = batch.counts  # [n, 1]
@@ -197,23 +163,22 @@ def rloo(batch: Batch) -> np.ndarray:
 
 
 @estimator(needs="greedy_rewards", group=False)
-def remax(batch: Batch) -> np.ndarray:
+def remax(batch: RewardBatch) -> np.ndarray:
     """ReMax (Li et al. 2024): R minus the reward of the greedy answer to the same question.
 
-    >>> remax(Batch(np.array([[1.0, 0], [1, 0]]), greedy_rewards=np.array([1.0, 0])))
+    >>> remax(RewardBatch(np.array([[1.0, 0], [1, 0]]), greedy_rewards=np.array([1.0, 0])))
     array([[ 0., -1.],
            [ 1.,  0.]])
     """
-    assert batch.greedy_rewards is not None  # it `needs` them
     return batch.rewards - batch.greedy_rewards[:, None]
 
 
 @estimator()
-def grpo(batch: Batch) -> np.ndarray:
+def grpo(batch: RewardBatch) -> np.ndarray:
     """GRPO (Eq. 7): R minus the group's mean, over the group's standard deviation (divisor m - 1)
     plus 1e-6.
 
-    >>> grpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 1]]))).round(4)
+    >>> grpo(RewardBatch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 1]]))).round(4)
     array([[ 1.5, -0.5, -0.5, -0.5],
            [ 0. ,  0. ,  0. ,  0. ]])
     """
@@ -224,86 +189,71 @@ def grpo(batch: Batch) -> np.ndarray:
 
 
 @estimator(needs="lengths", group=False)
-def reinforce_pp(batch: Batch) -> np.ndarray:
-    """REINFORCE++ (Hu 2025): R whitened over all answer tokens of the batch. Each token has its
-    answer's reward.
+def reinforce_pp(batch: RewardBatch) -> np.ndarray:
+    """REINFORCE++ (Hu 2025): R whitened over all answer tokens of the batch.
 
-    By hand: 3 tokens of reward 1 and 1 of reward 0 have mean 3/4 and variance (3/16 + 9/16) / 3 =
-    1/4.
+    By hand: 3 tokens of reward 1 and 1 of 0 have mean 3/4 and variance (3/16 + 9/16) / 3 = 1/4.
 
-    >>> reinforce_pp(Batch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]]))).round(4)
+    >>> reinforce_pp(RewardBatch(np.array([[1.0, 0]]), lengths=np.array([[3, 1]]))).round(4)
     array([[ 0.5, -1.5]])
     """
-    assert batch.lengths is not None  # it `needs` them
     return _whiten(batch.rewards, batch.lengths)
 
 
 @estimator(needs="lengths")
-def reinforce_pp_baseline(batch: Batch) -> np.ndarray:
-    """REINFORCE++ with baseline (Hu 2025, arXiv:2501.03262): R - p, whitened over all answer tokens
-    of the batch.
+def reinforce_pp_baseline(batch: RewardBatch) -> np.ndarray:
+    """REINFORCE++ with baseline (Hu 2025, arXiv:2501.03262): R - p, whitened over answer tokens.
 
-    As in verl and OpenRLHF, whitening subtracts the mean over tokens too. It is not 0 if right and
-    wrong answers differ in length, so even groups whose answers all have the same reward get an
-    advantage.
+    As in verl and OpenRLHF, whitening subtracts the mean over tokens too. If right and wrong
+    answers differ in length it is not 0, and even groups of equal rewards get an advantage.
     """
-    assert batch.lengths is not None  # it `needs` them
     return _whiten(reinforce(batch), batch.lengths)
 
 
 @estimator(needs="lengths")
-def opo(batch: Batch) -> np.ndarray:
-    """OPO (Hao et al. 2025, arXiv:2505.23585): R minus the mean of the group weighted by the
-    lengths of the answers.
+def opo(batch: RewardBatch) -> np.ndarray:
+    """OPO (Hao et al. 2025, arXiv:2505.23585): R minus the group's mean weighted by length.
 
-    >>> opo(Batch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))
+    >>> opo(RewardBatch(np.array([[1.0, 0, 0]]), lengths=np.array([[2, 1, 1]])))
     array([[ 0.5, -0.5, -0.5]])
     """
-    assert batch.lengths is not None  # it `needs` them
     lengths = np.where(np.isnan(batch.rewards), 0, batch.lengths)  # [n, m]
     tokens = lengths.sum(axis=1, keepdims=True)  # [n, 1]
     baseline = np.nansum(batch.rewards * lengths, axis=1, keepdims=True) / np.maximum(1, tokens)
-    # Within the rewards' range, so that no rounding error is left where they are equal
+    # Clipped as `accuracies` are
     low, high = (f(batch.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
     return batch.rewards - np.where(tokens > 0, np.clip(baseline, low, high), 0)
 
 
 @estimator(needs="separate_rewards")
-def gdpo(batch: Batch) -> np.ndarray:
+def gdpo(batch: RewardBatch) -> np.ndarray:
     """GDPO (Liu et al. 2026, arXiv:2601.05242): the GRPO advantages of each reward, summed, then
-    whitened.
-
-    Whitened over the answers of the batch, as in the paper (Eq. 6). verl whitens over tokens.
+    whitened over the answers of the batch, as in its Eq. 6. verl whitens over tokens.
 
     >>> rewards = np.array([[[1.0, 1], [0, 0]], [[1, 1], [0, 1]]])
-    >>> batch = Batch(rewards.sum(axis=2), separate_rewards=rewards, reward_weights=np.ones(2))
-    >>> gdpo(batch).round(4)
+    >>> gdpo(RewardBatch(rewards.sum(2), Method(), np.ones(2), rewards)).round(4)
     array([[ 1.0954, -1.0954],
            [ 0.5477, -0.5477]])
     """
-    assert batch.separate_rewards is not None
     assert batch.reward_weights is not None
     rewards_by_name = np.moveaxis(batch.separate_rewards, 2, 0)  # [K, n, m]
-    advantages = [
-        w * grpo(Batch(rewards))
-        for w, rewards in zip(batch.reward_weights, rewards_by_name, strict=True)
-    ]
-    summed = np.sum(advantages, axis=0)  # [n, m]
+    pairs = zip(batch.reward_weights, rewards_by_name, strict=True)
+    summed = np.sum([w * grpo(RewardBatch(rewards)) for w, rewards in pairs], axis=0)  # [n, m]
     whitened = _whiten(summed, np.ones(batch.rewards.shape))
-    # Each group's sum is 0 up to rounding, and so is the mean that whitening subtracts. Where all
-    # rewards of a group are equal, that rounding error would be all there is.
+    # The mean that whitening subtracts is 0 up to rounding. Where all rewards of a group are equal,
+    # that rounding error would be all there is.
     without_signal = np.nanmax(np.abs(summed), axis=1, keepdims=True) == 0  # [n, 1]
     return np.where(without_signal, 0.0, whitened)
 
 
 def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return `values` [n, m], each counted `counts` [n, m] times, minus their mean and over
-    their deviation. Values that are nan do not count.
+    """Return values [n, m], each counted `counts` [n, m] times, minus their mean and over their
+    deviation. Values that are nan do not count.
     """
     counts = np.where(np.isnan(values), 0, counts)
     total = counts.sum()
     mean = np.nansum(values * counts) / max(1, total)
-    if total:  # within the values' range, so that no rounding error is left where all are equal
+    if total:  # clipped as `accuracies` are
         mean = np.clip(mean, values[counts > 0].min(), values[counts > 0].max())
     centred = values - mean  # [n, m]
     variance = np.nansum(centred**2 * counts) / max(1, total - 1)
@@ -311,13 +261,14 @@ def _whiten(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 @estimator(unit_interval=True, settings=("beta_parameters",))
-def beta(batch: Batch) -> np.ndarray:
-    """BNPO (Eq. 11) with a fixed density: (R - p) / f(p; alpha, beta), with alpha and beta set by
-    the user.
+def beta(batch: RewardBatch) -> np.ndarray:
+    """BNPO (Eq. 11) with a fixed density: (R - p) / f(p; alpha, beta), with the user's alpha and
+    beta. (1, 1) is `reinforce` exactly.
 
-    (1, 1) is `reinforce` exactly. By hand: f(1/4; 2, 2) = 6 * 1/4 * 3/4 = 9/8.
+    By hand: f(1/4; 2, 2) = 9/8.
 
-    >>> beta(Batch(np.array([[1.0, 0, 0, 0]]), Method("beta", beta_parameters=(2, 2)))).round(4)
+    >>> method = Method("beta", beta_parameters=(2, 2))
+    >>> beta(RewardBatch(np.array([[1.0, 0, 0, 0]]), method)).round(4)
     array([[ 0.6667, -0.2222, -0.2222, -0.2222]])
     """
     assert batch.method.beta_parameters is not None  # see `Method.check`
@@ -325,12 +276,11 @@ def beta(batch: Batch) -> np.ndarray:
 
 
 @estimator(unit_interval=True, settings=("weight", "weight_wrong"))
-def weight(batch: Batch) -> np.ndarray:
-    """(R - p) w(p) with a weight w that the user types. Wrong answers, those with R < p, may have
-    another weight.
+def weight(batch: RewardBatch) -> np.ndarray:
+    """(R - p) w(p) with a weight w that the user types, and perhaps another one where R < p.
 
     >>> method = Method("weight", weight="1/p", weight_wrong="1-p")
-    >>> weight(Batch(np.array([[1.0, 0, 0, 0]]), method))
+    >>> weight(RewardBatch(np.array([[1.0, 0, 0, 0]]), method))
     array([[ 3.    , -0.1875, -0.1875, -0.1875]])
     """
     centred = reinforce(batch)  # [n, m]
@@ -339,52 +289,50 @@ def weight(batch: Batch) -> np.ndarray:
 
 
 @estimator(unit_interval=True, logs_fit=True)
-def bnpo(batch: Batch) -> np.ndarray:
+def bnpo(batch: RewardBatch) -> np.ndarray:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of
     the batch.
 
-    By hand: accuracies 1/4 and 3/4 give a = b = 1/2 (see `fit_beta`), alpha = beta = 7/6, and both
-    questions the weight B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
+    By hand: accuracies 1/4 and 3/4 give alpha = beta = 7/6 (see `fit_beta`), and both questions the
+    weight B(7/6, 7/6) (16/3)^(1/6) = 0.9555.
 
-    >>> bnpo(Batch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]))).round(4)
+    >>> bnpo(RewardBatch(np.array([[1.0, 0, 0, 0], [1, 1, 1, 0]]))).round(4)
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
-    # Points: where the density is taken, [n, 1]
-    fit, points = batch.fit(batch.method.beta_moments), batch.inner_accuracies
+    fit = fit_beta(batch.accuracies, batch.counts, batch.method.beta_moments)
+    points = batch.inner_accuracies  # where the density is taken, [n, 1]
     if fit.edge == "concentrated":
-        # The accuracies differ by noise only, and the narrow density would give outliers very large
-        # weights. So all questions get the weight of the mean.
+        # The accuracies differ by noise only, and outliers would get very large weights. So all
+        # questions get the weight of the mean.
         points = np.full_like(points, fit.mean)
-    return reinforce(batch) * inverse_density(points, fit.alpha, fit.beta)
+    centred = batch.rewards - batch.accuracies  # [n, m]
+    return centred * inverse_density(points, fit.alpha, fit.beta)
 
 
 @estimator(unit_interval=True, group=False)
-def eb(batch: Batch) -> np.ndarray:
-    """Empirical Bayes: R minus the posterior mean of the question's accuracy, given its other
-    answers.
+def eb(batch: RewardBatch) -> np.ndarray:
+    """Empirical Bayes: R minus the posterior mean of p, given the question's other answers.
 
-    It is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is 0 /
-    0. The prior Beta(a, b) is fitted to the accuracies of the batch with corrected moments
-       (`fit_beta`).
+    It is (a + sum of the others' rewards) / (a + b + m - 1), or the batch's mean where that is
+    0 / 0. The prior Beta(a, b) is fitted to the accuracies of the batch with corrected moments.
     """
-    rewards, fit = batch.rewards, batch.fit("corrected")
+    rewards, fit = batch.rewards, fit_beta(batch.accuracies, batch.counts, "corrected")
     others = np.nansum(rewards, axis=1, keepdims=True) - rewards  # [n, m]
     total = fit.a + fit.b + batch.counts - 1  # [n, 1]
     baseline = np.where(total > 0, (fit.a + others) / np.where(total > 0, total, 1), fit.mean)
-    # Within the range of all rewards, so that no rounding error is left where they are equal
+    # Clipped as `accuracies` are
     return rewards - np.clip(baseline, np.nanmin(rewards), np.nanmax(rewards))
 
 
 @estimator()
-def shrinkage(batch: Batch) -> np.ndarray:
-    """Shrinkage baseline (Zeng et al. 2025, arXiv:2511.03710): between `rloo` and the mean of the
-    other questions.
+def shrinkage(batch: RewardBatch) -> np.ndarray:
+    """Shrinkage baseline (Zeng et al. 2025): (1 - l) times the mean of the other answers plus l
+    times the mean accuracy of the other questions.
 
-    The baseline is (1 - l) times the mean of the other answers plus l times the mean accuracy of
-    the other questions. l = (n - 1) / n * v / (v + s) is computed for each question from the
-    others: v is the mean noise of their accuracies (variance of the rewards with divisor m - 1,
-    over m), s the variance of their accuracies (divisor: their number).
+    l = (n - 1) / n * v / (v + s) is computed for each question from the others: v is the mean noise
+    of their accuracies (variance of the rewards with divisor m - 1, over m), s the variance of
+    their accuracies (divisor: their number).
     """
     n, m = len(batch.rewards), batch.counts  # m: [n, 1]
     squares = np.nansum(reinforce(batch) ** 2, axis=1, keepdims=True)  # [n, 1]
@@ -396,28 +344,24 @@ def shrinkage(batch: Batch) -> np.ndarray:
     others = mean_of_others(batch.accuracies)  # [n, 1]
     v = mean_of_others(noise)  # [n, 1]
     s = np.maximum(0, mean_of_others(batch.accuracies**2) - others**2)  # [n, 1]
-    # Without noise there is nothing to shrink. Where s is 0 too, v / (v + s) would be the quotient
-    # of two rounding errors.
+    # Without noise v / (v + s) may be the quotient of two rounding errors
     is_noisy = v > NO_NOISE  # [n, 1]
     share = np.where(is_noisy, (n - 1) / n * v / np.where(is_noisy, v + s, 1), 0.0)  # [n, 1]
     return (1 - share) * rloo(batch) + share * (batch.rewards - others)
 
 
 @estimator(unit_interval=True)
-def curverl(batch: Batch) -> np.ndarray:
-    """CurveRL (Sun et al. 2026, arXiv:2605.24331): (R - p) f(p) / F(p), with the histogram of the
-    batch's accuracies.
+def curverl(batch: RewardBatch) -> np.ndarray:
+    """CurveRL (Sun et al. 2026): (R - p) f(p) / F(p), with the histogram of the batch's accuracies.
+    The paper's is of the ten batches before.
 
     The histogram has m + 1 bins on [0, 1] and leaves out accuracies of 0 and 1. f(p) is the share
-    of its questions in the bin of p, F(p) the share in this bin or a lower one. The paper's
-    histogram is of the ten batches before.
+    of its questions in the bin of p, F(p) the share in this bin or a lower one.
     """
     m, p = batch.rewards.shape[1], batch.accuracies  # [n, 1]
     inside = (p > 0) & (p < 1)  # [n, 1]
-    # An accuracy between two bins belongs to the upper one, also where rounding puts it a little
-    # lower.
+    # An accuracy between two bins belongs to the upper one, also after rounding errors
     bins = np.minimum(np.floor(p * (m + 1) + 1e-9).astype(int), m)  # [n, 1]
     counts = np.bincount(bins[inside], minlength=m + 1)  # [m + 1]
-    return reinforce(batch) * np.where(
-        inside, counts[bins] / np.maximum(1, np.cumsum(counts))[bins], 0.0
-    )
+    share = counts[bins] / np.maximum(1, np.cumsum(counts))[bins]  # [n, 1]
+    return reinforce(batch) * np.where(inside, share, 0.0)

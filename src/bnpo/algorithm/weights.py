@@ -2,11 +2,10 @@
 maximises, exactly.
 
 With m answers to each question, the accuracy p is only known as k / m, where k answers are right.
-docs/study/theory.md derives the formulas.
+docs/theory.md derives the formulas.
 """
 
 import ast
-from collections.abc import Callable
 
 import numpy as np
 import scipy  # `scipy.stats` is loaded on first use
@@ -20,7 +19,7 @@ OPERATORS = {
     ast.Div: np.divide,
     ast.Pow: np.power,
 }
-FUNCTIONS: dict[str, Callable] = {"sqrt": np.sqrt, "log": np.log, "exp": np.exp}
+FUNCTIONS = {"sqrt": np.sqrt, "log": np.log, "exp": np.exp}
 ALLOWED = "Use p, m, n, numbers, + - * / ** and sqrt, log, exp, as in (1 - p)**0.5 / p"
 # Accuracies at which tables show values
 ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
@@ -30,12 +29,11 @@ LARGEST_WEIGHT = 1e30  # far below the largest number in fp32, in which the lear
 def weight_values(
     text: str, p: np.ndarray, m: int | np.ndarray, n: int, field: str = "weight"
 ) -> np.ndarray:
-    """Return w(p) [points] of an expression such as `(1 - p)**0.5`, at accuracies p strictly
-    between 0 and 1.
+    """Return w(p) [points] of an expression such as `(1 - p)**0.5`, at 0 < p < 1. m are the answers
+    to a question (one number, or one for each p), n the questions of a batch.
 
-    m are the answers to a question (one number, or one for each p), n the questions of a batch. The
-    expression is parsed, never run as code. Raises SettingError for what is not ALLOWED, and for
-    weights below 0 or not finite.
+    The expression is parsed, never run as code. Raises SettingError for what is not ALLOWED, and
+    for weights below 0 or not finite.
 
     >>> weight_values("sqrt(1 - p) / m", np.array([0.75, 0.96]), m=2, n=1).round(3)
     array([0.25, 0.1 ])
@@ -63,36 +61,31 @@ def weight_values(
     try:
         with np.errstate(all="ignore"):
             values = evaluate(ast.parse(text.strip(), mode="eval").body)
-    except SettingError:  # what `evaluate` found, also a ValueError
+    except SettingError:  # is a ValueError, too
         raise
     except (SyntaxError, ValueError, MemoryError, OverflowError, RecursionError):
-        raise SettingError(
-            f"{shown} is no expression, or is too large to evaluate. {ALLOWED}"
-        ) from None
+        problem = "is not a valid expression, or is too large to evaluate"
+        raise SettingError(f"{shown} {problem}. {ALLOWED}") from None
     allowed = (values >= 0) & (values <= LARGEST_WEIGHT)  # nan is not
     if not allowed.all():
         where, value = p[~allowed][0], values[~allowed][0]
-        raise SettingError(
-            f"{shown} is {value:g} at p = {where:g}, must be from 0 to {LARGEST_WEIGHT:g} for 0 < "
-            "p < 1"
-        )
+        limits = f"must be from 0 to {LARGEST_WEIGHT:g} for 0 < p < 1"
+        raise SettingError(f"{shown} is {value:g} at p = {where:g}, {limits}")
     return values
 
 
-def shares(answers: int) -> np.ndarray:
-    """Return the accuracies strictly between 0 and 1 that `answers` = m answers can show: [m -
-    1].
-    """
-    return np.arange(1, answers) / answers
+def shares(m: int) -> np.ndarray:
+    """Return the accuracies strictly between 0 and 1 that m answers can show, [m - 1]."""
+    return np.arange(1, m) / m
 
 
 def gains(right: np.ndarray, wrong: np.ndarray | None = None) -> np.ndarray:
     """Return u(b) [m]: how much more advantage an answer has if it is right, where b of the m - 1
     others are right.
 
-    `right` [m - 1] are the weights of right answers at the accuracies `shares(m)`, `wrong` those of
-    wrong answers (the default is the same). A right answer has the advantage (1 - k/m) right(k/m)
-    with k = b + 1, a wrong one -k/m wrong(k/m) with k = b.
+    `right` and `wrong` [m - 1] are the weights of right and of wrong answers (the default is the
+    same) at the accuracies `shares(m)`. A right answer has the advantage (1 - k/m) right(k/m) with
+    k = b + 1, a wrong one -k/m wrong(k/m) with k = b.
     """
     m = len(right) + 1
     values = np.zeros(m)

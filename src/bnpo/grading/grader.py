@@ -213,6 +213,6 @@ def _out_of_range(problem: str, low: float, high: float) -> str:
         return f"--rewards: {problem}; rewards must be finite numbers"
     return (
         f"--reward-range: {problem}, outside {low:g} to {high:g}. Set --reward-range LOWEST "
-        "HIGHEST to the limits of your rewards, or correct the function. --algo bnpo, beta, "
-        "curverl, eb, weight and maxrl need a range; without --reward-range, others take any value"
+        "HIGHEST to the limits of your rewards, or correct the function. Without --reward-range, "
+        "methods that need no range, such as grpo, take any value"
     )

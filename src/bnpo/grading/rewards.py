@@ -1,7 +1,7 @@
-"""Reward functions: the built-in ones, and the user's own, which are loaded from a file.
+"""Rewards: the built-in ones, and those of a user's file.
 
-Every reward is `function(text: str, reference: str) -> float`. `text` is the decoded answer,
-`reference` the problem's `answer` field.
+Each is `function(text: str, reference: str) -> float`. `text` is the decoded answer, `reference`
+the problem's `answer` field.
 """
 
 import os
@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
 from importlib.machinery import FrozenImporter, PathFinder
-from pathlib import Path
 from types import ModuleType
 
 from bnpo.environment import secure_output
@@ -21,9 +20,8 @@ from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
 
-# A suite with `both_rules`, and a regrade, apply them to every answer
+# This project's rule and the paper's released code: a suite with `both_rules` applies both
 BOTH_RULES = ("default", "paper")
-# This project's rule, the paper's released code, the last number of a text
 GRADERS = (*BOTH_RULES, "last_number")
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -32,9 +30,7 @@ RELEASED_FORMAT = re.compile(r"<think>.*</think><answer>.*</answer>", re.DOTALL)
 
 
 def format_reward(text: str, reference: str, pattern: re.Pattern[str] = FORMAT) -> float:
-    """Return 1 if `text` is `<think>...</think><answer>...</answer>` with each tag once, else 0
-    (Table 2).
-    """
+    """Return 1 if `text` is `<think>...</think><answer>...</answer>`, each tag once, else 0."""
     return float(all(text.count(tag) == 1 for tag in TAGS) and pattern.fullmatch(text) is not None)
 
 
@@ -43,12 +39,12 @@ NUMBER = re.compile(r"((?<![0-9])[-−])?\\?\$?([0-9]+(?:,[0-9]{3}(?![0-9]))*(?:
 
 
 def last_number(text: str) -> Decimal | None:
-    """Return the last number in `text`, or None, as evaluators of GSM8K read answers without a box.
+    """Return the last number in `text`, or None, as evaluators of GSM8K do.
 
     >>> [str(last_number(text)) for text in ("so $1,234.50.", "5 - 8 = -3", "10-3", "40%", "none")]
     ['1234.50', '-3', '3', '40', 'None']
     """
-    # Only the end of a long text is searched, because this runs in the training process
+    # Only the end of a long text, because this runs in the training process
     matches = deque(NUMBER.finditer(text[-12_000:]), maxlen=1)
     if not matches:
         return None
@@ -57,7 +53,7 @@ def last_number(text: str) -> Decimal | None:
 
 
 def reference_number(reference: str) -> Decimal | None:
-    r"""Return the number that `reference` is as a whole, or None if it is more than a number.
+    r"""Return the number that `reference` is, or None if it is more than a number.
 
     >>> [str(reference_number(text)) for text in ("-1,234.5", "$7$", "#### 7", "25/6", "(1,2)")]
     ['-1234.5', '7', '7', 'None', 'None']
@@ -73,24 +69,21 @@ def last_number_reward(text: str, reference: str) -> float:
 
 
 def stated_answer(text: str, rule: str, tags: bool) -> str | None:
-    """Return the final answer that the grader `rule` finds in `text`, or None. `tags` as in
-    `final_answer`.
-    """
+    """Return the answer that the grader `rule` finds in `text`. `tags` as in `final_answer`."""
     if rule == "last_number":
         number = last_number(text)
         return None if number is None else str(number)
-    # The released code does not know the tags. It finds an answer without a box only if it is LaTeX
+    # The released code does not know the tags, and finds an answer without a box only in LaTeX
     if rule == "paper" and tags and not re.search(r"[\\$]", text[-500:]):
         return None
     return final_answer(text, tags)
 
 
 def by_rule_of(protocol: dict, record: dict) -> dict:
-    """Return a record of samples.jsonl with `correct` and `answer` by the rule that protocol.json
-    names. A --regrade that was killed may have left those of another rule beside all verdicts.
+    """Return a record of samples.jsonl with `correct` and `answer` by the rule of protocol.json.
+    A --regrade that was killed may have left those of another rule.
     """
     rule = protocol.get("grader")
-    # Without verdicts: a record of an earlier version, or one that a user has edited
     if not isinstance(record, dict) or rule not in record.get("verdicts", ()):
         return record
     answer = stated_answer(record["text"], rule, protocol["answer_tags"])
@@ -98,13 +91,10 @@ def by_rule_of(protocol: dict, record: dict) -> dict:
 
 
 REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
-"""Built-in rewards that are fast and safe enough to be called in the training process. Values
-lie in [0, 1]."""
+"""Rewards that are fast and safe enough for the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=RELEASED_FORMAT)}
-"""Those of `--grader paper`. The authors' released code allows no white space around or between
-the tags."""
-# Accuracy may take long, so grader.py has it computed in worker processes
-BUILT_IN = ("accuracy", *REWARDS)
+"""Those of `--grader paper`, whose code allows no white space around or between the tags."""
+BUILT_IN = ("accuracy", *REWARDS)  # accuracy may take long, so worker processes compute it
 
 
 def reward_name(reward: str) -> str:
@@ -113,9 +103,7 @@ def reward_name(reward: str) -> str:
 
 
 def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
-    """Raise InputError if `name` is neither in `built_in` nor path/to/file.py:function with a
-    file that exists.
-    """
+    """Raise InputError for a `name` neither in `built_in` nor a function of a file that exists."""
     file, _, function = name.rpartition(":")
     if name not in built_in and not (
         file.endswith(".py") and os.path.isfile(file) and function.isidentifier()
@@ -125,9 +113,7 @@ def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
 
 
 def users_reward(reward: str, source: str, text: str, reference: str) -> float:
-    """Return a user's reward. Raises ImportError for its file, TypeError for no number, and what
-    it raises itself.
-    """
+    """Return a user's reward. Raises ImportError for its file, and TypeError for no number."""
     file, _, name = reward.rpartition(":")
     try:
         function = getattr(_load(file, source), name)
@@ -143,15 +129,21 @@ def users_reward(reward: str, source: str, text: str, reference: str) -> float:
 @lru_cache
 def _load(file: str, source: str) -> ModuleType:
     """Return the module of a reward file in a worker process, which loads no other such file.
-    `source` is the file's text when the run began.
-
-    A worker that is started later must not compute other rewards if the file has changed.
+    `source` is the text when the run began: a later worker must compute the same rewards.
     """
     secure_output()  # a print to a full disk or a closed terminal must not make the reward fail
-    _search_first(Path(file).resolve())
+    folder = os.path.dirname(os.path.realpath(file))
+    if sys.path[0] != folder:  # imports find the files beside it first, as they do in a script
+        sys.path.insert(0, folder)
+    # This process has imported much for other purposes, perhaps something of the same name
+    packages = {name.partition(".")[0] for name in sys.modules}
+    replaced = {package for package in packages if _is_beside(package, os.path.realpath(file))}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in replaced:
+            del sys.modules[name]
     # The module is what multiprocessing makes of a script in the processes that the script starts.
-    # So its functions and classes can be pickled and sent to processes of its own, started by any
-    # method, whatever the name of the file is. Nothing below `if __name__ == "__main__"` runs.
+    # So its functions and classes can be pickled and sent to processes of its own, whatever the
+    # name of the file is. Nothing below `if __name__ == "__main__"` runs.
     module = ModuleType("__mp_main__")
     module.__file__ = os.path.abspath(file)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
@@ -160,26 +152,13 @@ def _load(file: str, source: str) -> ModuleType:
     return module
 
 
-def _search_first(file: Path) -> None:
-    """Let imports find the files beside `file` first, as they do in a script."""
-    folder = str(file.parent)
-    if sys.path[0] != folder:
-        sys.path.insert(0, folder)
-    # This process has imported much for other purposes, perhaps something of the same name
-    packages = {name.partition(".")[0] for name in sys.modules}
-    replaced = {package for package in packages if _is_beside(package, file)}
-    for name in list(sys.modules):
-        if name.partition(".")[0] in replaced:
-            del sys.modules[name]
-
-
-def _is_beside(package: str, file: Path) -> bool:
+def _is_beside(package: str, file: str) -> bool:
     """Return whether a script's import of `package` would find another file in its folder."""
     # Python's own modules come first, and the other two run the worker
     if package in (*sys.builtin_module_names, "bnpo", "mathequal"):
         return False
     if FrozenImporter.find_spec(package) is not None:
         return False
-    found = PathFinder.find_spec(package, [str(file.parent)])
+    found = PathFinder.find_spec(package, [os.path.dirname(file)])
     # Without an origin it is a folder that is no package. A file `json.py` may import json.
-    return found is not None and found.origin not in (None, str(file))
+    return found is not None and found.origin not in (None, file)
