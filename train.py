@@ -40,8 +40,10 @@ def run(argv: list[str]) -> None:
         print(preset_line, flush=True)
     # Only now: without a usable GPU, `has_cuda` has hidden it from the libraries
     from bnpo.loop import train
+    from runpage.end import page_at_end
 
-    train(config)
+    with page_at_end(config.folder.output_dir, rank=rank):
+        train(config)
     end_on_gpus()
 
 

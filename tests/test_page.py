@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import scipy
 
-from bnpo.report.page import write_page
 from browser import Visitor, answers_of, lines_of
 from conftest import json_lines, run_ranks
+from runpage.page import write_page
 
 axe = pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="needs axe-playwright-python"

@@ -17,10 +17,10 @@ from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL, flat_settings, parse_train_config
 from bnpo.data import Columns, built_in_problems, content_hash, load_problems
 from bnpo.files import write_json_lines
-from bnpo.report.run_files import summary
 from bnpo.rollouts import trained_groups
 from bnpo.runs.checkpoint import find_checkpoint
 from conftest import json_lines, make_model, refused, run_ranks
+from runpage.run_files import summary
 
 pytestmark = pytest.mark.sampler
 

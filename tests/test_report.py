@@ -1,4 +1,4 @@
-"""The program `python -m bnpo.report` on handwritten runs: what it leaves out, prints and
+"""The program `python -m runpage` on handwritten runs: what it leaves out, prints and
 refuses.
 """
 
@@ -17,12 +17,12 @@ from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import ROOT, InputError, file_hash, step_name, write_json, write_json_lines
 from bnpo.grading.rewards import reward_name
-from bnpo.report import __main__ as program
-from bnpo.report.page import RunPage, write_page
-from bnpo.report.run_files import all_advantages, with_trained_mean
 from browser import Visitor
 from conftest import json_lines
 from fit_check import beta_p_value, fitted_counts
+from runpage import __main__ as program
+from runpage.page import RunPage, write_page
+from runpage.run_files import all_advantages, with_trained_mean
 
 WORDS = np.array([f"word{i}" for i in range(2000)])
 M = 16
@@ -178,7 +178,7 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"runs": ()}, "no folder is given. Name the folder of a run: python -m bnpo.report"),
+        ({"runs": ()}, "no folder is given. Name the folder of a run: python -m runpage"),
         (
             {"runs": (Path("nowhere"),)},
             "nowhere: neither a run nor an evaluation; name a folder that train.py",
@@ -625,5 +625,5 @@ def test_a_page_that_cannot_be_written_is_a_line_and_ends_nothing(run, capsys):
     page.write()
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("the page was not written (InputError: ")
-    assert line.endswith(f"Try again: python -m bnpo.report {run}")
+    assert line.endswith(f"Try again: python -m runpage {run}")
     assert (run / "report.html").stat().st_mtime_ns == written

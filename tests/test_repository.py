@@ -163,7 +163,7 @@ def test_programs_have_the_flags_of_commands(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_flags_that_a_page_names_exist(page):
     known = set().union(*KNOWN.values(), LAUNCHER, OTHERS)
-    for folder in ("scripts", "benchmarks", "dev", "src/mathequal", "src/bnpo/report"):
+    for folder in ("scripts", "benchmarks", "dev", "src/mathequal", "src/runpage"):
         known = known.union(*map(flags_in_source, (ROOT / folder).rglob("*.py")))
     assert flags_in((ROOT / page).read_text(encoding="utf-8")) - known == set()
 
@@ -230,7 +230,7 @@ def test_files_that_are_named_exist(name):
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-PROGRAMS = (["train.py"], ["eval.py"], ["scripts/reproduce.py"], ["-m", "bnpo.report"])
+PROGRAMS = (["train.py"], ["eval.py"], ["scripts/reproduce.py"], ["-m", "runpage"])
 
 
 @pytest.fixture(scope="module")

@@ -26,11 +26,11 @@ from bnpo.grading.rewards import (
 from bnpo.planning import dry_run_evaluation, dry_run_training
 from bnpo.policy.sampling import Answer
 from bnpo.policy.speed import Stopwatch
-from bnpo.report.run_files import summary
 from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
+from runpage.run_files import summary
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.files import ROOT, whole_json_lines
-from bnpo.report.run_files import why_ended
+from runpage.run_files import why_ended
 from study.design import EVALUATED, command
 
 RESULTS = ROOT / "evals" / "results" / "study"

@@ -324,7 +324,5 @@ def summary(run: Path) -> str:
     phases = sorted(seconds, key=seconds.get, reverse=True)
     rows["mean seconds"] = ", ".join(f"{phase} {seconds[phase]:.3g}" for phase in phases)
     page = run / "report.html"
-    rows["page"] = (
-        str(page) if page.exists() else shlex.join(["python", "-m", "bnpo.report", str(run)])
-    )
+    rows["page"] = str(page) if page.exists() else shlex.join(["python", "-m", "runpage", str(run)])
     return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

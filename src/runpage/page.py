@@ -4,8 +4,6 @@ import base64
 import gzip
 import hashlib
 import json
-import shlex
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,8 +11,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from bnpo.files import line_of, step_of, whole_json_lines, write_whole, writing
-from bnpo.report.run_files import (
+from bnpo.files import step_of, whole_json_lines, write_whole, writing
+from runpage.run_files import (
     all_advantages,
     eval_problems,
     evaluations,
@@ -30,7 +28,15 @@ MAX_ANSWERS = 10_000
 
 
 def write_page(path: Path, folders: Sequence[Path]) -> None:
-    """Write the page of the runs and evaluations in `folders`. Raises InputError.
+    """Write the page of the runs and evaluations in `folders`. Raises InputError."""
+    page = page_of(folders)
+    with writing(path, "-o names another file"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [page])  # or not at all: a browser may read it at any time
+
+
+def page_of(folders: Sequence[Path]) -> str:
+    """Return the page of the runs and evaluations in `folders`. Raises InputError.
 
     The page's scripts compute from its data all that they can, such as bands over seeds and fitted
     densities.
@@ -44,33 +50,7 @@ def write_page(path: Path, folders: Sequence[Path]) -> None:
     add_answers(data, chunks, runs)
     add_evaluations(data, chunks, opened)
     title = ", ".join(shown_name(folder, config) for folder, config in opened)
-    with writing(path, "-o names another file"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: a browser may read it at any time
-        write_whole(path, [fill_template(title, data, chunks)])
-
-
-class RunPage:
-    """The page of a run, report.html in its folder, written by the run itself."""
-
-    def __init__(self, folder: Path):
-        self._folder, self._next = folder, 0.0
-
-    def refresh(self) -> None:
-        """Write the page, unless that would take more than 1 % of the run's time."""
-        if time.monotonic() >= self._next:
-            self.write()
-
-    def write(self) -> None:
-        """Write the page. If that fails, print a line: no run ends because of its page."""
-        started = time.monotonic()
-        try:
-            write_page(self._folder / "report.html", [self._folder])
-        except Exception as error:  # of any kind, such as a full disk
-            again = shlex.join(["python", "-m", "bnpo.report", str(self._folder)])
-            print(f"the page was not written ({line_of(error)}). Try again: {again}", flush=True)
-        ended = time.monotonic()
-        self._next = ended + 100 * (ended - started)
+    return fill_template(title, data, chunks)
 
 
 def answer_files(runs: Sequence[tuple[Path, dict]], kind: str) -> list[tuple[int, int, Path]]:
