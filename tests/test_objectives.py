@@ -35,7 +35,7 @@ def test_weights_are_the_slopes_of_the_advantages(m, p):
 
 
 def test_grpo_at_the_divisors_of_its_deviation():
-    """docs/study/theory.md: ours divides by m - 1; with many answers both tend to 1 / sqrt(p (1
+    """docs/theory.md: ours divides by m - 1; with many answers both tend to 1 / sqrt(p (1
     - p)).
     """
     p, k = np.array([0.05]), shares(16)
@@ -48,7 +48,7 @@ def test_grpo_at_the_divisors_of_its_deviation():
 
 @pytest.mark.parametrize("m", [2, 5, 16])
 def test_other_forms_of_the_weight_and_its_integral(m):
-    """docs/study/theory.md, 5: the polynomials of degree m - 2 and m - 1 that one weight for all
+    """docs/theory.md, 5: the polynomials of degree m - 2 and m - 1 that one weight for all
     answers gives.
     """
     weights = np.random.default_rng(0).random(m - 1)

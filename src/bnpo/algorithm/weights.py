@@ -2,7 +2,7 @@
 maximises, exactly.
 
 With m answers to each question, the accuracy p is only known as k / m, where k answers are right.
-docs/study/theory.md derives the formulas.
+docs/theory.md derives the formulas.
 """
 
 import ast

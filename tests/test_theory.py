@@ -1,0 +1,64 @@
+"""Theorem 1 and docs/theory.md, and the report of the frozen studies."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+from scipy.stats import beta as beta_distribution
+
+from bnpo.files import ROOT
+from conftest import python
+
+
+@pytest.mark.extra
+@pytest.mark.program
+def test_the_report_of_the_studies_is_what_their_rows_say(tmp_path):
+    """Pages and tables, not figures: their pixels depend on the version of matplotlib."""
+    study, copy = ROOT / "studies" / "2026-11", tmp_path / "studies" / "2026-11"
+    shutil.copytree(study, copy)
+    shutil.copytree(ROOT / "data", tmp_path / "data", ignore=lambda *_: ["models"])
+    pages = [copy / f"{name}.md" for name in ("results", "results-2", "tables", "tables-2")]
+    for page in pages:
+        page.unlink()
+    python(str(copy / "study.py"), "--report")
+    for page in [*pages, copy / "truncated-sampling.md"]:
+        assert page.read_text() == (study / page.name).read_text(), page.name
+    for figure in (study / "figures").glob("*.png"):
+        assert (copy / "figures" / figure.name).stat().st_size > 10_000
+
+
+def test_the_best_density_of_all_is_a_beta_density():
+    """Section 1: with f* = Beta(1 + a/3, 1 + b/3), no density on a grid has a smaller E[v /
+    f^2].
+    """
+    a, b = 2, 5
+    p = (np.arange(4000) + 0.5) / 4000
+    mass = beta_distribution.pdf(p, a, b) * p * (1 - p)
+    best = beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
+    rng = np.random.default_rng(0)
+    for size in (0.01, 0.1, 1):
+        for _ in range(20):
+            waves = sum(
+                rng.normal() * np.cos(k * np.pi * p + rng.uniform(0, 6)) for k in range(1, 6)
+            )
+            other = best * np.exp(size * waves)
+            other /= other.mean()
+            assert (mass / other**2).mean() > (mass / best**2).mean()
+
+
+@pytest.mark.program
+def test_theorem_1_is_confirmed():
+    output = python("scripts/verify_theorem.py").stdout
+    assert float(re.search(r"minimum_distance: (\S+)", output)[1]) < 1e-6
+    assert "domain_errors: 0 " in output
+    assert float(re.search(r"monte_carlo_largest_z: (\S+)", output)[1]) < 4
+    # At a = b = 3/2 the best Beta density is GRPO's.
+    assert re.search(r"1\.5 .* 1\.5 .*0\.822 .* 1\.000 .* 1\.000", output)
+    # docs/theory.md: no signal under the assumption, the least squared cosine and its limits,
+    # the best weight.
+    for name in ("mean_gradient_largest_z", "squared_cosine_largest_z"):
+        assert float(re.search(rf"{name}: (\S+)", output)[1]) < 4
+    assert 0.75 <= float(re.search(r"squared_cosine_least: (\S+)", output)[1]) < 0.751
+    assert float(re.search(r"squared_cosine_limits: (\S+)", output)[1]) < 1e-3
+    assert float(re.search(r"best_weight_share: (\S+)", output)[1]) <= 1
