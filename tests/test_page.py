@@ -60,7 +60,7 @@ def write_run(run: Path, batches: dict[int, np.ndarray], *flags: str, steps=0, l
         rewards = batch.reshape(n, m, -1)
         values = compute_advantages(config.method, rewards, lengths=tokens).values
         rows = [
-            {"id": f"q{i}", "prompt": "What is $3 + 4$?", "reference": "7", "cut_off": False}
+            {"id": f"q{i}", "prompt": f"q{i}: $3 + 4$ = ?", "reference": "7", "cut_off": False}
             | {"answer": f"text {step} {i} {j} \\boxed{{7}}", "tokens": int(tokens[i, j])}
             | {"rewards": dict(zip(names, rewards[i, j].tolist(), strict=True))}
             | {"advantage": values[i, j]}
