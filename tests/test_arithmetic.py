@@ -30,7 +30,7 @@ def test_references_are_the_value_of_the_expression():
         assert problem.answer == latex(value) == spellings(value)[0]
 
 
-SOURCES = ["word-problems", "word-problems:20", "word-problems:50:2", "word-problems:9:2"]
+SOURCES = ["word-problems", "word-problems:50:2"]
 
 
 def changes(text: str) -> list[int]:

@@ -3,7 +3,6 @@ them.
 """
 
 import hashlib
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -92,17 +91,6 @@ def test_other_content_on_the_hub_is_an_error(name, damage, message, data_dir, c
     assert f"nothing was written. Delete {cache}/datasets--" in str(error.value)
     assert script.SOURCES[name].revision in str(error.value)
     assert not (tmp_path / "data").exists()
-
-
-def test_other_columns_on_the_hub_are_an_error(tmp_path):
-    path = tmp_path / "test.jsonl"
-    for row, message in (
-        ({"question": "1+1=?", "answer": 2}, "KeyError: 'problem'"),
-        ({"problem": "1/2=?", "answer": 0.5}, "ValueError: the answer 0.5 is not a whole number"),
-    ):
-        path.write_text(json.dumps(row))
-        with pytest.raises(InputError, match=rf"^aime2025: {path} cannot be read \({message}"):
-            script.convert("aime2025", [path])
 
 
 def test_a_wrong_file_in_place_is_not_overwritten(data_dir, cache, tmp_path):
