@@ -26,7 +26,7 @@ from bnpo.grading.rewards import reward_name
 from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
-from runpage.page import write_page
+from runpage.page import add_answers, write_page
 from runpage.run_files import all_advantages, with_trained_mean
 from runpage.serve import HTTPServer, PageHandler
 
@@ -182,6 +182,19 @@ def test_the_weighted_mean_of_old_runs_only_is_computed_again():
     assert old["reward/mean"] == pytest.approx(0.7 / 1.2)
     assert old["reward/se"] is None
     assert with_trained_mean({"eval/average": 0.5}, config) == {"eval/average": 0.5}
+
+
+def test_ids_that_questions_share_keep_their_answers_apart(run):
+    """Two different questions with one id. Token data are found by place."""
+    file = run / "rollouts" / "step-000001.jsonl"
+    rows = [row | {"id": "q", "prompt": row["id"]} for row in json_lines(file)]
+    write_json_lines(file, rows)
+    tokens = {"place": 12, "texts": ["a"], "sampler": [-1.0], "learner": [-1.5]}
+    write_json_lines(run / "tokens" / file.name, [tokens])
+    config, data = json.loads((run / "config.json").read_text()), {"leftOut": []}
+    add_answers(data, [], [(run, config)])
+    assert [row["question"] for row in data["rows"]][:20] == [0] * 10 + [1] * 10
+    assert [row["place"] for row in data["rows"] if row["gap"] == 0.5] == [12]
 
 
 def test_vendored_files_are_what_was_released():
@@ -371,33 +384,6 @@ def test_evaluations_by_subject_and_level_with_flips_in_both_directions(browser,
     seen.choose("changed", "lost")
     assert seen.column("problem") == ["p1"]
     assert seen.complaints == []
-
-
-@in_browser
-def test_ids_that_questions_share_keep_their_answers_apart(browser, run):
-    """Neighbours with one id: two different questions, and one question twice. Token data are
-    found by place.
-    """
-    file = run / "rollouts" / "step-000001.jsonl"
-    row, asked = json_lines(file)[0], ["first", "second", "second"]
-    rows = [row | {"id": "q", "prompt": asked[i // 10], "tokens": i} for i in range(30)]
-    write_json_lines(file, rows)
-    tokens = {
-        "id": "q",
-        "sample": 2,
-        "place": 12,
-        "texts": ["a"],
-        "sampler": [-1],
-        "learner": [-1.5],
-    }
-    write_json_lines(run / "tokens" / file.name, [tokens])
-    (run / "rollouts" / "step-000003.jsonl").unlink()
-    seen = Visitor(browser, run).open("view=answers")
-    assert seen.message().startswith("30 of 30 answers. Groups: 2, of which 0 mixed.")
-    answers = seen.tab.evaluate("data.rows")
-    assert [answer["question"] for answer in answers] == [0] * 10 + [1] * 20
-    assert [answer["gap"] for answer in answers if answer["gap"]] == [0.5]
-    assert seen.tab.evaluate("textOf(data.rows[12])")[2]["texts"] == ["a"]
 
 
 @in_browser
