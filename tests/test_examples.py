@@ -50,14 +50,6 @@ def started_with(command: str, folder: Path) -> list[str]:
     return arguments
 
 
-def test_the_readme_names_every_script_and_uses_the_functions_and_the_data():
-    for script in SCRIPTS:
-        assert f"`{Path(script).name}`" in README
-    assert any("examples/reward.py:shows_work" in command for command in COMMANDS)
-    assert any("examples/estimator.py:median" in command for command in COMMANDS)
-    assert any("examples/data.jsonl" in command for command in COMMANDS)
-
-
 @pytest.mark.extra
 @pytest.mark.sampler
 @pytest.mark.parametrize(
