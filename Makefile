@@ -4,7 +4,7 @@
 # make test-all   install, run all other tests too: model families, a real model, the hub, a browser, launchers
 # make check   install, check style and types, run the tests that start no program and measure no time (7 minutes)
 # make lint    install, check style and the imports between packages
-# make bench   install with TRL, run the benchmarks of docs/performance.md (an hour on 2 cores)
+# make bench   install with TRL, run the benchmarks of docs/performance.md
 # make conformance   install with TRL and verl, compare their advantages and losses and the formulas of the paper's
 #              released code with ours (four minutes)
 # make check-gpu-environment   install the packages for GPUs into .venv-gpu and test them; needs no GPU

@@ -50,8 +50,10 @@ def run(argv: list[str]) -> None:
         print(preset_line, flush=True)
     # Only now: `hide_cuda` has hidden GPUs from the libraries that this imports
     from bnpo.loop import train
+    from runpage.end import page_at_end
 
-    train(config)
+    with page_at_end(config.folder.output_dir, rank=int(os.environ["RANK"])):
+        train(config)
     end_on_gpus()
 
 

@@ -12,8 +12,7 @@ which only take time, are off. In bfloat16 TRL keeps the weights in fp32 and com
 Its learning rate rises from 0, one step later than ours.
 
 With --output-dir, it writes config.json and metrics.jsonl as train.py does, with `reward/mean` of
-every step and `eval/average` of greedy answers to --eval-suite every --eval-every steps, for
-scripts/real_curves.py.
+every step and `eval/average` of greedy answers to --eval-suite every --eval-every steps.
 """
 
 import argparse

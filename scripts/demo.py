@@ -24,7 +24,7 @@ from rich.table import Table
 
 from bnpo.config import PRESETS, preset_config
 from bnpo.files import ROOT, InputError, whole_json_lines
-from bnpo.report.page import write_page
+from runpage.page import write_page
 
 
 @dataclass(frozen=True)

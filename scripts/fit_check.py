@@ -25,7 +25,7 @@ from bnpo.algorithm.beta import fit_beta
 from bnpo.environment import run_program
 from bnpo.files import InputError, step_of, whole_json_lines
 from bnpo.grading.rewards import reward_name
-from bnpo.report.run_files import open_folder, rewards_of
+from runpage.run_files import open_folder, rewards_of
 
 CONSOLE = Console(width=120, markup=False, highlight=False)
 LEVEL = 0.05

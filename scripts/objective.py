@@ -9,7 +9,7 @@ yours too.
 A weight may have p, the answers per question m, the questions per step n, numbers, + - * / ** and
 the functions sqrt, log and exp. `train.py --algo weight` takes the same. It is parsed, never run as
 code. The tables show the exact weight w_m(p), that is the expected gradient over the gradient of p,
-and the objective J_m(p), its integral from 0. docs/study/theory.md derives them.
+and the objective J_m(p), its integral from 0. docs/theory.md derives them.
 """
 
 from dataclasses import dataclass

@@ -24,12 +24,12 @@ from pathlib import Path
 from bnpo.config import PRESETS, Positive, flat_settings, settings
 from bnpo.environment import run_program, setup_environment
 from bnpo.files import ROOT, InputError, short_name
-from bnpo.report.run_files import open_folder, why_ended
 from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
 from paper.schedule import Programs, next_rows, run_rows
 from paper.tables import make_tables, to_markdown, write_tables
 from planner import Planning
+from runpage.run_files import open_folder, why_ended
 
 # Settings that identify a row: those by which tables tell rows apart, and those that all runs of
 # one row share.

@@ -279,7 +279,7 @@ def main() -> None:
     print_ratios()
     confirmed = worst < 1e-6 and wrong == 0 and max(np.abs(z_scores).max(), zero, cosine_z) < 4
     if not (confirmed and least > 3 / 4 and distance < 1e-3 and share <= 1):
-        sys.exit("Theorem 1 or a statement of docs/study/theory.md was not confirmed")
+        sys.exit("Theorem 1 or a statement of docs/theory.md was not confirmed")
 
 
 if __name__ == "__main__":

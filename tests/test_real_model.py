@@ -20,9 +20,9 @@ from bnpo.config import preset_config
 from bnpo.files import ROOT, SMOLLM2, file_hash, whole_json_lines
 from bnpo.policy.folder import whole_model
 from bnpo.policy.speed import TIMINGS
-from conftest import forked, report_of, run_ranks, temporary_folder
+from conftest import forked, run_ranks, temporary_folder
 
-pytestmark = [pytest.mark.real_model, pytest.mark.sampler]
+pytestmark = [pytest.mark.extra, pytest.mark.real_model, pytest.mark.sampler]
 
 FLAGS = ("--preset", "smollm2", "--questions-per-step", 4, "--samples-per-question", 4)
 FLAGS += ("--eval-every", 0, "--watch-questions", 0, "--rollouts-every", 0, "--save-every", 100)
@@ -81,29 +81,16 @@ def test_a_run_trains_and_its_checkpoint_loads_in_transformers_and_in_vllm(
     # The system prompt of the model's own template is gone, in the checkpoint too.
     text = tokenizer.apply_chat_template([{"role": "user", "content": "1+1=?"}], tokenize=False)
     assert "named SmolLM" not in text
-    logits = trained(**tokenizer(text, return_tensors="pt")).logits
-    assert logits.isfinite().all()
 
     out = tmp_path / "evaluation"
-    flags = (
-        "--ckpt",
-        straight / "last",
-        "--base",
-        smollm2,
-        "--suite",
-        "word-problems",
-        "--limit",
-        8,
-    )
-    run_ranks(0, "eval.py", *flags, "--output-dir", out)
+    flags = ("--ckpt", straight / "last", "--base", smollm2, "--suite", "word-problems")
+    run_ranks(0, "eval.py", *flags, "--limit", 8, "--output-dir", out)
     comparison = json.loads((out / "comparison.json").read_text())
     assert comparison["ckpt"]["grader"] == "last_number"
-    for folder in (out, out / "base"):
-        samples = whole_json_lines(folder / "samples.jsonl")
-        assert len(samples) == 8
-        assert all(
-            sample["answer"] is None or sample["answer"] in sample["text"] for sample in samples
-        )
+    assert [len(whole_json_lines(folder / "samples.jsonl")) for folder in (out, out / "base")] == [
+        8,
+        8,
+    ]
 
 
 def test_a_run_that_is_stopped_by_ctrl_c_and_resumed_equals_one_that_was_not(straight, tmp_path):
@@ -146,13 +133,3 @@ def test_16_bit_formats(smollm2, dtype, request, tmp_path):
     run = tmp_path / "run"
     run_ranks(1, "train.py", *FLAGS, "--dtype", dtype, "--steps", 3, "--output-dir", run)
     assert_it_trains(run, 3)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "settings"), [(1, ["weights in bf16", "activations"]), (2, ["weights in bf16"])]
-)
-def test_its_memory_is_what_is_counted(smollm2, ranks, settings):
-    if not (report := report_of(ranks, "memory_check", *settings, smollm2)):
-        pytest.skip("this CPU has no fast products of bf16 numbers")
-    for name, result in report.items():
-        assert result["counted"] == pytest.approx(result["measured"], rel=0.15), name

@@ -1,20 +1,14 @@
 """Rows of a table side by side: who gets how many GPUs, and what runs when one fails."""
 
-import json
-import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from bnpo.files import ROOT, InputError
-from conftest import refused, users_environment
-from paper.planning import estimated_hours, known_gpu
+from bnpo.files import InputError
+from conftest import refused
 from paper.rows import Choice, Row, chosen_rows
 from paper.schedule import Devices, equal_sizes, fastest_sizes, run_rows, wall_hours
-from planner import Planning
 
 
 def rows(**numbers: int) -> list[Row]:
@@ -54,35 +48,10 @@ def test_rows_get_the_gpus_with_which_all_are_done_first(numbers, gpus, sizes, t
         assert wall_hours(chosen, hours, sizes, gpus) == total
 
 
-def test_numbers_of_gpus_that_ranks_cannot_share_samplers_on_are_left_out():
-    [row] = chosen_rows(
-        Choice(table="table1", preset="tiny", rows=("bnpo",), train_flags="--sampler-ranks 2")
-    )
-    hours_of = estimated_hours([row], Planning(gpu="H100"))
-    assert hours_of(row, 1) is None
-    assert hours_of(row, 2) > 0
-
-
 def test_rows_share_the_devices_equally_if_asked():
     assert equal_sizes(rows(small=3), 2, 5) == {"small": 2}
     with refused("--rows-at-once 3: this machine has 2 GPUs or cores"):
         equal_sizes(rows(small=3), 3, 2)
-
-
-@pytest.mark.parametrize(
-    ("torch_name", "gpu"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
-        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("NVIDIA H20", "H20"),
-        ("Tesla T4", None),
-        ("", None),
-    ],
-)
-def test_torchs_names_of_gpus_are_those_of_the_dry_run(torch_name, gpu):
-    assert known_gpu(torch_name) == gpu
 
 
 def test_rows_run_side_by_side_each_on_its_own_devices_and_a_failure_stops_no_other():
@@ -136,33 +105,3 @@ def test_shards_are_disjoint_and_make_the_table():
     for shard in ("0/3", "4/3", "2", "a/b", "-1/2"):
         with refused(f"--shard {shard}: is not a part such as 2/4"):
             names(shard)
-
-
-@pytest.mark.sampler
-def test_two_rows_at_once_on_the_cores_of_this_machine(tmp_path):
-    train = "--steps 1 --eval-every 0 --questions-per-step 4 --samples-per-question 4"
-    command = [sys.executable, "scripts/reproduce.py", "table1", "--preset", "tiny"]
-    command += ["--rows", "grpo", "bnpo", "--rows-at-once", "2"]
-    command += [f"--train-flags={train} --max-answer-tokens 32", "--output-dir", tmp_path]
-    command += ["--eval-flags=--limit 4 --repetitions 1"]
-
-    def reproduce() -> subprocess.CompletedProcess:
-        return subprocess.run(
-            command, cwd=ROOT, env=users_environment(), capture_output=True, text=True
-        )
-
-    failing = tmp_path / "tiny-model-grpo-seed0" / "train"
-    failing.parent.mkdir()
-    failing.write_text("no folder")  # where the run's folder should be
-    first = reproduce()
-    assert first.returncode != 0
-    assert "error: 1 of 2 rows failed or were stopped; run this script again" in first.stderr
-    assert "tiny-model-grpo-seed0: python scripts/launch.py train.py" in first.stderr
-    assert re.search(r"^tiny-model-bnpo-seed0: .*done: 1 steps", first.stdout, re.MULTILINE)
-    assert (tmp_path / "tiny-model-bnpo-seed0" / "eval" / "results.json").exists()
-    failing.unlink()
-    second = reproduce()
-    assert second.returncode == 0, second.stderr
-    assert "tiny-model-bnpo-seed0: python" not in second.stdout  # it is finished
-    results = tmp_path / "tiny-model-grpo-seed0" / "eval" / "results.json"
-    assert json.loads(results.read_text())["results"]

@@ -11,10 +11,10 @@ from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.registry import ESTIMATORS, SettingError
 from bnpo.config import check_config, parse_train_config
 from bnpo.files import ROOT, InputError
-from bnpo.report.run_files import all_advantages
 from bnpo.runs.folder import claim_folder
 from bnpo.runs.prepare import prepare_run
 from conftest import refused
+from runpage.run_files import all_advantages
 
 EXAMPLE = f"{ROOT}/examples/estimator.py:median"
 HEAD = "import numpy as np\nfrom bnpo.algorithm.estimators import RewardBatch, estimator\n"

@@ -10,9 +10,9 @@ import numpy as np
 
 from bnpo.config import PRESETS, flat_settings
 from bnpo.files import InputError, short_name, whole_json_lines
-from bnpo.report.run_files import open_folder
 from paper.results import NOT_COMPARED, method_name
 from paper.tables import ROW_ORDER
+from runpage.run_files import open_folder
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,6 @@ from bnpo.policy.sampler import Sampler
 from bnpo.policy.start_check import check_start
 from bnpo.policy.weight_sync import WeightSync
 from bnpo.ranks import Ranks, gather
-from bnpo.report.page import RunPage
-from bnpo.report.run_files import summary
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
 from bnpo.runs.folder import (
@@ -48,7 +46,6 @@ class Run:
         self._prepared, self._config, self._ranks = prepared, prepared.config, ranks
         self._folder = prepared.config.folder.output_dir
         self._tracker: Tracker | None = None  # only rank 0 has one
-        self._page = RunPage(self._folder)
         # Those of the first steps, until `_look_at_first_answers` has used them
         self._first_batches: list[Batch] = []
         self.progress = prepared.progress
@@ -66,14 +63,13 @@ class Run:
             where = ""
             if self.progress.step:
                 where = f"; the model is in {self._folder / 'last'}"
-                print(f"\n{summary(self._folder)}\n")
             end = "stopped (--resume continues)" if self.progress.step else "stopped"
             print(f"{'done' if done else end}: {self.progress.step} steps{where}", flush=True)
         self._prepared.task.grader.close()
         self._sampler.close()
 
     def _end_folder(self, why: str) -> None:
-        """Write end.json and the page. Rank 0 only.
+        """Write end.json. Rank 0 only.
 
         If no step of this run was recorded, restore the run that it was to replace instead.
         """
@@ -87,7 +83,6 @@ class Run:
         except OSError as error:  # such as a full disk, for which the run may end
             if earlier.exists():
                 print(f"{earlier}: holds the earlier run, which cannot be moved back ({error})")
-        self._page.write()
 
     def start(self) -> tuple[Learner, Sampler, WeightSync]:
         """Load the models, open the metrics, and return learner, sampler and their sync.
@@ -227,8 +222,6 @@ class Run:
                 write_json_lines(
                     self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks))
                 )
-        if self._tracker:
-            self._page.refresh()
         if bad_steps >= config.update.max_bad_steps:
             problem = (
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up "
