@@ -66,14 +66,12 @@ def batching() -> None:
     """
     rng = np.random.default_rng(0)
     answers = rng.lognormal(6.2, 0.7, 512).clip(100, 3072).astype(int)
-    prompts = rng.integers(60, 300, 32).repeat(16)
-    ids = (
-        [[number // 16] * length for number, length in enumerate(prompts)],
-        [[1] * length for length in answers],
-    )
-    plans = plan_micro_batches(Lengths.of(*ids), 8, TrainConfig().hardware.micro_batch_tokens)
+    prompts, groups = rng.integers(60, 300, 32).repeat(16), np.arange(32).repeat(16)
+    ids = [[0] * length for length in prompts], [[1] * length for length in answers]
+    lengths = Lengths(prompts, answers, groups)
+    plans = plan_micro_batches(lengths, 8, TrainConfig().hardware.micro_batch_tokens)
     loads = [
-        sum(len(collate(*ids, part, "cpu").input_ids) for part in micro_batches)
+        sum(len(collate(*ids, groups, part, "cpu").input_ids) for part in micro_batches)
         for micro_batches in plans
     ]
     row("repeated_prompts", 1 - (prompts[::16].sum() + answers.sum() - len(answers)) / sum(loads))
@@ -89,7 +87,7 @@ def pass_logits(chunked: bool, results: multiprocessing.Queue) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
     if chunked:
-        logprobs, _ = token_logprobs(hidden, weight, targets, VOCABULARY, 1.0)
+        logprobs = token_logprobs(hidden, weight, targets, VOCABULARY, 1.0)
     else:
         logprobs = torch.log_softmax(hidden @ weight.t(), -1).gather(1, targets[:, None]).squeeze(1)
     (logprobs * upstream).sum().backward()

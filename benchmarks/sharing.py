@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest import mock
 
 from common import launch, row
@@ -31,9 +30,9 @@ import torch.distributed as dist
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from bnpo.algorithm.batching import Lengths, MicroBatch, Sequences
+from bnpo.batch import Answer, Batch
 from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.policy import learner as module
-from bnpo.policy.learner import Experience
 
 ROUNDS = 3  # measured updates of each kind, after one that warms up
 CASES = {
@@ -61,7 +60,7 @@ def write_model(folder: str) -> None:
     Qwen2ForCausalLM(Qwen2Config(**shape)).save_pretrained(folder)
 
 
-def whole_sequences(prompts, answers, indices, device):
+def whole_sequences(prompts, answers, _groups, indices, device):
     """Do the same as `collate`, but with a copy of the prompt for each answer."""
     pairs = [(prompts[i], answers[i]) for i in indices] or [([0], [0])]
     lengths = np.array([len(prompt) + len(answer) for prompt, answer in pairs])
@@ -89,33 +88,30 @@ def packing(shared: bool) -> Iterator[None]:
     if shared:
         yield
         return
-    of = Lengths.of
-    groups = mock.patch.object(
-        Lengths, "of", lambda *ids: replace(of(*ids), groups=np.arange(len(ids[0])))
-    )
-    with mock.patch.object(module, "collate", whole_sequences), groups:
+
+    def lengths(prompts: np.ndarray, answers: np.ndarray, _groups: np.ndarray) -> Lengths:
+        return Lengths(prompts, answers, np.arange(len(prompts)))
+
+    with mock.patch.multiple(module, collate=whole_sequences, Lengths=lengths):
         yield
 
 
-def random_batch(questions: int, samples: int, prompt: int, answer: int | None) -> Experience:
-    """Return a batch of random tokens with advantages."""
+def random_batch(
+    questions: int, samples: int, prompt: int, answer: int | None
+) -> tuple[Batch, np.ndarray]:
+    """Return a batch of random tokens, and advantages [questions, samples]."""
     rng = np.random.default_rng(0)
-    prompts = [
-        tokens
-        for _ in range(questions)
-        for tokens in [rng.integers(20, 110, prompt).tolist()] * samples
+    prompts = [rng.integers(20, 110, prompt).tolist() for _ in range(questions)]
+    uneven = np.exp(rng.uniform(np.log(10), np.log(900), (questions, samples))).astype(int)
+    lengths = uneven if answer is None else np.full_like(uneven, answer)
+    answers = [
+        [Answer(rng.integers(20, 110, n).tolist(), True, np.full(n, -3.0)) for n in group]
+        for group in lengths
     ]
-    uneven = np.exp(rng.uniform(np.log(10), np.log(900), len(prompts))).astype(int)
-    answers = [rng.integers(20, 110, answer or length).tolist() for length in uneven]
-    return Experience(
-        prompts,
-        answers,
-        [np.full(len(ids), -3.0) for ids in answers],
-        rng.normal(size=len(prompts)),
-    )
+    return Batch.of(prompts, answers), rng.normal(size=(questions, samples))
 
 
-def measure(model: str, budget: str, experience: Experience) -> dict[str, float]:
+def measure(model: str, budget: str, batch: Batch, advantages: np.ndarray) -> dict[str, float]:
     """Return the rows of one case. Runs on every rank."""
     flags = ["--preset", "tiny", "--model", model, "--micro-batch-tokens", budget]
     learner = module.Learner(model, 262, parse_train_config(flags, has_cuda=False)[0])
@@ -126,7 +122,7 @@ def measure(model: str, budget: str, experience: Experience) -> dict[str, float]
                 dist.barrier()
                 started = time.perf_counter()
                 # The weights stay as they are
-                norm = learner.update(experience, lr=0.0)[0]["grad_norm"]
+                norm = learner.update(batch, advantages, lr=0.0).metrics["grad_norm"]
                 dist.barrier()
                 if round_:
                     updates.append((time.perf_counter() - started, norm))
@@ -152,7 +148,7 @@ def main() -> None:
     rows = {}
     for name, (budget, shape) in CASES.items():
         model = str(TINY_MODEL) if name == "tiny" else sys.argv[-1]
-        for kind, value in measure(model, budget, random_batch(*shape)).items():
+        for kind, value in measure(model, budget, *random_batch(*shape)).items():
             rows[f"{kind}_{name}"] = value
     if dist.get_rank() == 0:
         print("ROWS " + json.dumps(rows), flush=True)

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
+from bnpo.batch import Answer, Batch, Group, Task
 from bnpo.config import PRESETS, TINY_MODEL, check_config, parse_train_config, with_settings
 from bnpo.data import Problem, encode_prompt, load_problems
 from bnpo.evaluation.program import EvalConfig
@@ -24,12 +25,8 @@ from bnpo.grading.rewards import (
     last_number_reward,
 )
 from bnpo.planning import dry_run_evaluation, dry_run_training
-from bnpo.policy.sampling import Answer
-from bnpo.policy.speed import Stopwatch
 from bnpo.report.run_files import summary
-from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from bnpo.runs.findings import find, unstated_share
-from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
 
 
@@ -124,10 +121,10 @@ def test_the_last_number_is_read_as_evaluators_of_gsm8k_do(text, reference, righ
 def test_the_last_number_is_a_rule_of_accuracy_and_a_reward():
     grader = Grader(("accuracy", "last_number"), grader="last_number", workers=1)
     assert grader(["so 12", r"\boxed{12} or 13"], ["12", "12"]).rewards.tolist() == [[1, 1], [0, 0]]
-    verdicts = {rule: grader.judge(rule, ["so 12"], ["12"])[0] for rule in GRADERS}
-    assert {rule: verdict.result() for rule, verdict in verdicts.items()} == dict.fromkeys(
-        BOTH_RULES, False
-    ) | {"last_number": 1}
+    verdicts = grader.submit(["so 12"], ["12"], functions=list(GRADERS))
+    assert {
+        rule: each.result() for rule, [each] in zip(GRADERS, verdicts, strict=True)
+    } == dict.fromkeys(BOTH_RULES, False) | {"last_number": 1}
     grader.close()
 
 
@@ -198,9 +195,8 @@ def test_a_reward_that_cannot_be_called_is_refused_at_once(tmp_path, source, mes
 
 
 def test_equal_answers_are_judged_once(grader):
-    first, again, other = grader.judge(
-        "paper", [f"so \\boxed{{{n}}}" for n in (5, 5, 6)], ["5"] * 3
-    )
+    texts = [f"so \\boxed{{{n}}}" for n in (5, 5, 6)]
+    [[first, again, other]] = grader.submit(texts, ["5"] * 3, functions=["paper"])
     assert first is again
     assert [verdict.result() for verdict in (first, again, other)] == [True, True, False]
 
@@ -212,6 +208,18 @@ def test_the_released_rule_reads_only_the_end_of_a_text():
     # Brace-less
     assert grader([r"so $\frac{1}{2}$ is \boxed{\frac12}"], ["0.5"]).rewards.tolist() == [[0]]
     grader.close()
+
+
+def batch_of(answers: list, rewards: np.ndarray, failed: np.ndarray, failures: dict) -> Batch:
+    """A batch of `answers` [q][m] with rewards [q, m, K]."""
+    grades = [Grades(*of_group, Counter()) for of_group in zip(rewards, failed, strict=True)]
+    grades[0].failures.update(failures)
+    groups = [
+        Group(i, [], answers[i], of_group, of_group.failed) for i, of_group in enumerate(grades)
+    ]
+    lengths = np.array([[len(answer.token_ids) for answer in group] for group in answers])
+    places = np.arange(len(groups))
+    return Batch(groups, rewards, failed, lengths, None, places, 0, {}, np.zeros(1))
 
 
 def findings(**changes) -> list[dict]:
@@ -232,10 +240,7 @@ def findings(**changes) -> list[dict]:
         [Answer(ids, bool(finished), np.zeros(1)) for finished in group]
         for group in case["finished"]
     ]
-    places, rewards, failures = np.arange(4), np.array(case["rewards"]), Counter(case["failures"])
-    step = Rollouts(
-        places, places, groups, rewards, case["failed"], [], None, failures, np.zeros(1)
-    )
+    step = batch_of(groups, np.array(case["rewards"]), case["failed"], case["failures"])
     task = Task(
         case["problems"], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False
     )
@@ -537,14 +542,11 @@ def test_findings_of_the_rollouts_of_steps():
     prompt = encode_prompt(tokenizer, "1+1=?")
     task = Task(problems("2", "3"), [prompt, prompt], tokenizer, grader, answer_tags=False)
 
-    def step(*texts: str) -> Rollouts:
+    def step(*texts: str) -> Batch:
         groups = [[Answer(tokenizer.encode(text), text != "", np.zeros(1)) for text in texts]] * 2
         grades = grader(texts, ["2"] * len(texts))
-        counts = Counter({"timeout": 1})
         rewards, failed = np.stack([grades.rewards] * 2), np.stack([grades.failed] * 2)
-        return Rollouts(
-            np.arange(2), np.arange(2), groups, rewards, failed, [], None, counts, np.zeros(1)
-        )
+        return batch_of(groups, rewards, failed, {"timeout": 1})
 
     steps = [step(r"\boxed{2}", "2"), step("", r"\boxed{3}")]
     assert unstated_share(steps, task, PRESETS["tiny"]) == 0.5
@@ -552,99 +554,3 @@ def test_findings_of_the_rollouts_of_steps():
         "no_final_answer"
     ]
     grader.close()
-
-
-MIXED, RIGHT, WRONG = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]
-"""Rewards [m, K] of a group."""
-
-
-@pytest.mark.parametrize(
-    ("groups", "taken"),
-    [
-        ([MIXED, RIGHT], [0, 1]),
-        ([RIGHT, WRONG, MIXED, RIGHT], [0, 2]),  # one group with a signal, and the first without
-        ([RIGHT, MIXED, WRONG, MIXED, MIXED], [1, 3]),
-        ([RIGHT, WRONG, RIGHT], [0, 1]),
-    ],
-)
-def test_the_learner_takes_groups_with_a_signal_first(groups, taken):
-    assert trained_groups(np.array(groups), 2).tolist() == taken
-
-
-def test_a_group_has_a_signal_if_any_reward_differs():
-    rewards = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 1]], [[0, 1], [1, 1]]])  # [n, m, K]
-    assert has_signal(rewards).tolist() == [False, True, True]
-    # The second is only recorded
-    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]
-
-
-def test_without_the_reward_of_its_greedy_answer_a_question_is_left_out():
-    def grades(*failed: bool) -> Grades:
-        return Grades(np.zeros((len(failed), 1)), np.array(failed), Counter())
-
-    groups = [grades(False, True), grades(False, False), grades(False, False)]
-    assert failed_answers(groups).tolist() == [[False, True], [False] * 2, [False] * 2]
-    greedy = [grades(False), grades(True), grades(False)]
-    left_out = failed_answers(groups, greedy)
-    assert left_out.tolist() == [[False, True], [True, True], [False, False]]
-    rewards = np.array([[1, 0], [1, 0], [1, 0]])[:, :, None]
-    assert has_signal(rewards, None, left_out).tolist() == [False, False, True]
-    values = compute_advantages(
-        Method("remax"), rewards, greedy_rewards=np.zeros((3, 1)), failed=left_out
-    ).values
-    assert values.tolist() == [[0, 0], [0, 0], [1, 0]]
-
-
-def test_metrics_are_those_of_what_is_trained():
-    """Weights 1 and 0.2; the last answer has failed, with the placeholder 0."""
-    rewards = np.array([[[1.0, 0], [0, 1]], [[1, 1], [0, 0]]])  # [n, m, K]
-    failed = np.array([[False, False], [False, True]])
-    answer = Answer([1, 2], True, np.zeros(2))
-    rollouts = Rollouts(
-        np.arange(2),
-        np.arange(2),
-        [[answer] * 2] * 2,
-        rewards,
-        failed,
-        [],
-        None,
-        Counter({"timeout": 1}),
-        np.ones(1),
-    )
-    rewarded = {"rewards": ("accuracy", "format"), "reward_weights": (1.0, 0.2)}
-    config = with_settings(PRESETS["tiny"], **rewarded)
-    ranges = [(0.0, 1.0)] * 2
-    values, fits = compute_advantages(config.method, rewards, ranges=ranges, failed=failed)
-    update = {"updates/skipped": 0.0, "update/tflop": 0.0, "tokens/trained": 0.0}
-    stopwatch = Stopwatch()
-    for phase in ("total", "generate", "update"):
-        with stopwatch(phase):
-            pass
-    step = Step(1, 2, rollouts, values, fits, update, {}, 0.0, stopwatch)
-    metrics = step.metrics(config, ranges)
-    means = [1 / 1.2, 0.2 / 1.2, 1]  # of the three answers
-    assert metrics["reward/mean"] == pytest.approx(np.mean(means))
-    questions = [np.mean(means[:2]), means[2]]
-    assert metrics["reward/se"] == pytest.approx(np.std(questions, ddof=1) / np.sqrt(2))
-    assert metrics["reward/accuracy"] == pytest.approx(2 / 3)
-    assert metrics["reward/format"] == pytest.approx(2 / 3)
-    assert metrics["groups/all_equal"] == 0.5
-    assert metrics["answers/left_out"] == 0.25
-    assert metrics["reward/timeouts"] == 1
-    # One question is left with two answers: the fit is that of its p
-    assert metrics["beta/E"] == pytest.approx(questions[0])
-
-
-@pytest.mark.parametrize(
-    ("rewards", "failed", "signal"),
-    [
-        ([1, 0, 0], [0, 0, 0], True),
-        ([1, 0, 0], [1, 0, 0], False),  # the one right answer has failed
-        ([0, 1, 0], [1, 0, 0], True),
-        ([1, 0, 0], [0, 1, 1], False),  # one answer is left
-        ([1, 0, 0], [1, 1, 1], False),
-    ],
-)
-def test_failed_answers_make_no_signal(rewards, failed, signal):
-    found = has_signal(np.array([rewards])[:, :, None], None, np.array([failed], dtype=bool))
-    assert found.tolist() == [signal]

@@ -173,7 +173,11 @@ def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
         pairs = [
             (r, a) for r, rewritten in zip(references, answers, strict=True) for a in {r, rewritten}
         ]
-        outcomes = [grader.judge("default", [f"It is $\\boxed{{{a}}}$."], [r])[0] for r, a in pairs]
+        [outcomes] = grader.submit(
+            [f"It is $\\boxed{{{a}}}$." for _, a in pairs],
+            [r for r, _ in pairs],
+            functions=["default"],
+        )
         wrong += [
             pair for pair, outcome in zip(pairs, outcomes, strict=True) if outcome.result() != 1
         ]

@@ -323,11 +323,11 @@ def test_a_stopped_worker_loses_no_verdict(tmp_path):
         workers = started_after(others, 4)
         for worker in workers:
             worker.suspend()
-        outcomes = grader.start(["good"], ["5"])
+        outcomes = grader.submit(["good"], ["5"])
         time.sleep(3 * TIME_LIMIT)
         for worker in workers:
             worker.resume()
-        grades = grader.grades(outcomes)
+        grades = grader.collect(outcomes)
         assert (grades.rewards.tolist(), grades.failures) == ([[1.0]], {})
 
 

@@ -28,9 +28,9 @@ def main(seed: int, count: int, time_limit: float) -> None:
             reference, text = pairs[i]
             started = time.perf_counter()
             started_in_rank = time.thread_time()
-            outcomes = grader.start([text], [reference], tags=True)
+            outcomes = grader.submit([text], [reference], tags=True)
             in_rank.append(time.thread_time() - started_in_rank)
-            grades = grader.grades(outcomes)
+            grades = grader.collect(outcomes)
             seconds[i] = time.perf_counter() - started
             values[i], failures[i] = grades.rewards[0].tolist(), grades.failures
 
