@@ -1,7 +1,7 @@
 """One rank compares learner, sampler and the model's own code, without faults and with one fault
 after the other.
 
-Launched by tests/test_bounds.py with a model's folder, a number format and texts; prints one JSON
+Launched by tests/test_families.py with a model's folder, a number format and texts; prints one JSON
 line.
 """
 
@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from bnpo.environment import setup_environment
 
@@ -20,13 +19,16 @@ import torch
 import torch.distributed as dist
 from transformers import AttentionInterface, AutoTokenizer
 
+from bnpo.algorithm.batching import Sequences
+from bnpo.batch import Answer, Batch
 from bnpo.config import parse_train_config
 from bnpo.files import InputError, RunError
-from bnpo.policy.learner import Experience, Learner
+from bnpo.policy.learner import Learner
 from bnpo.policy.model import ATTENTION, attention
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import measure_sync, prove_start
+from bnpo.policy.start_check import check_start
+from bnpo.policy.weight_sync import WeightSync
 
 
 @contextmanager
@@ -38,13 +40,8 @@ def attention_fault(**changes) -> Iterator[None]:
         sliding_window = None if changes.get("no_window") else sliding_window
         if changes.get("mixed"):
             sequences = see_all(sequences)
-        return attention(
-            *tensors,
-            scaling=scaling,
-            sequences=sequences,
-            sliding_window=sliding_window,
-            **settings,
-        )
+        settings |= {"sequences": sequences, "sliding_window": sliding_window}
+        return attention(*tensors, scaling=scaling, **settings)
 
     AttentionInterface.register(ATTENTION, faulty)
     yield
@@ -54,15 +51,7 @@ def attention_fault(**changes) -> Iterator[None]:
 def see_all(sequences):
     """Every token attends to all tokens before it in the row: the second answer sees the first."""
     tokens = int(sequences.starts[-1])
-    ends = torch.tensor([0, tokens], dtype=torch.int32)
-    return replace(
-        sequences,
-        starts=ends,
-        keys=torch.arange(tokens),
-        key_starts=ends,
-        longest=tokens,
-        longest_keys=tokens,
-    )
+    return Sequences.of([np.arange(tokens)], [np.arange(tokens)], "cpu")
 
 
 @contextmanager
@@ -97,15 +86,16 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     learner = Learner(folder, len(tokenizer), config)
     sampler = Sampler(folder, tokenizer, EngineSettings(max_tokens=384, dtype=dtype))
-    ids = [tokenizer(text)["input_ids"] for text in texts]
-    report: dict = {"checks": [], "errors": {}, "gaps": []}
-    for text in ids:
-        check = prove_start(learner, sampler, text)
-        report["checks"].append(vars(check))
+    sync, ids = WeightSync(learner, sampler, 384), [tokenizer(text)["input_ids"] for text in texts]
+
+    def check(text: list[int]) -> dict:
+        return vars(check_start(learner, sampler, sync, text, config))
+
+    report: dict = {"checks": [check(text) for text in ids], "errors": {}}
     rotary = next(
         (module for module in learner.model.modules() if hasattr(module, "inv_freq")), None
     )
-    head = learner._engine.module.head
+    head = learner.policy.head
     cases = {
         "attention scale": attention_fault(scale=1.25),
         "packed answers mix": attention_fault(mixed=True),
@@ -120,25 +110,19 @@ def main() -> None:
     for name, fault in cases.items():
         with fault:
             try:
-                report["errors"][name] = f"passes: {prove_start(learner, sampler, ids[0])}"
+                report["errors"][name] = f"passes: {check(ids[0])}"
             except (InputError, RunError) as error:
                 report["errors"][name] = str(error)
-    prove_start(learner, sampler, ids[0])  # the weights are right again
-    rng = np.random.default_rng(0)
-    bound = min(check["sync_bound"] for check in report["checks"])
+    check(ids[0])  # the weights are right again
+    prompt, noise = ids[0][:60], np.random.default_rng(0).integers(len(tokenizer), size=100)
+    answers = [Answer(noise.tolist(), True, None)]
     for temperature in (0.6, 1.0, 2.0):  # at the last, answers are gibberish
-        [(_, _, group)] = sampler.sample(
-            [ids[0][:60]], [0], n=8, max_tokens=100, temperature=temperature
-        )
-        for answer in group:
-            experience = Experience(
-                [ids[0][:60]], [answer.token_ids], [np.zeros(len(answer.token_ids))], np.ones(1)
-            )
-            report["gaps"].append(measure_sync(learner, sampler, experience, 1, bound=10.0))
-    noise = rng.integers(len(tokenizer), size=100).tolist()
-    experience = Experience([ids[0][:60]], [noise], [np.zeros(100)], np.ones(1))
-    report["gaps"].append(measure_sync(learner, sampler, experience, 1, bound=10.0))
-    report["bound"] = bound
+        [group] = sampler.sample([prompt], [0], n=8, max_tokens=100, temperature=temperature)
+        answers += group.answers
+    sync.bound = 10.0
+    batches = [Batch.of([prompt], [[answer]]) for answer in answers]
+    report["gaps"] = [sync.measure_difference(1, batch) for batch in batches]
+    report["bound"] = min(healthy["sync_bound"] for healthy in report["checks"])
     print("REPORT " + json.dumps(report), flush=True)
 
 
