@@ -15,7 +15,6 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 import numpy as np  # isort: skip
-import torch
 import torch.distributed as dist
 from transformers import AttentionInterface, AutoTokenizer
 
