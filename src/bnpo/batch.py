@@ -11,16 +11,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch.distributed as dist
-from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
 from bnpo.data import Problem, questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades
-from bnpo.ranks import gather
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
+    from transformers import PreTrainedTokenizerBase
+
     from bnpo.policy.sampler import Sampler
 
 
@@ -30,7 +29,7 @@ class Task:
 
     problems: list[Problem]
     prompts: list[list[int]]
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     grader: Grader
     # Whether prompts ask for answer tags, so that the final answer stands between them
     answer_tags: bool
@@ -122,6 +121,8 @@ def sample_batch(
     While fewer than n questions have answers with unequal rewards, n more are drawn, up to
     --resample-rounds times. Raises InputError if most answers have a reward outside its range.
     """
+    from bnpo.ranks import gather
+
     n, seed = config.batch.questions_per_step, config.sampling.seed
     groups: list[Group] = []  # [q]
     seconds: dict[str, float] = Counter()
@@ -161,6 +162,10 @@ def sample_groups(
 
     Adds to `seconds`, by phase. A collective.
     """
+    import torch.distributed as dist
+
+    from bnpo.ranks import gather
+
     share = np.array_split(np.arange(len(questions)), dist.get_world_size())[dist.get_rank()]
     own = [int(questions[i]) for i in share]  # may be empty
     sampled = sampler.sample(
