@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 import pytest
+from limits_check import CALLS, all_pairs
 
 from conftest import make_model, report_of
-from programs.limits_check import CALLS, all_pairs
 
 HIDDEN, LAYER = 64, 49_000  # of the small models: elements of a layer but for its biases and norms
 # Of the paper's models: elements of a layer and of the embedding, layers, whether the head is tied.

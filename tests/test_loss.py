@@ -273,6 +273,7 @@ def of_transformers(model, part):
 
 
 WINDOWED = {"sliding_window": 7, "head_dim": 32}
+CAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": 2.0}
 MODELS = {
     "qwen2 with as many key heads": ("qwen2", {"num_key_value_heads": 4}),
     "qwen2": ("qwen2", {}),
@@ -280,7 +281,10 @@ MODELS = {
     "mistral": ("mistral", WINDOWED),
     "gemma3": ("gemma3_text", WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]}),
     "cohere2": ("cohere2", WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]}),
-    "gemma2": ("gemma2", WINDOWED | {"attn_logit_softcapping": None, "final_logit_softcapping": 2}),
+    "gemma2": (
+        "gemma2",
+        WINDOWED | CAPPED,
+    ),
     "granite": ("granite", {"logits_scaling": 8.0}),
     "phi": ("phi", {"attention_dropout": 0.0}),
 }

@@ -1,17 +1,19 @@
 """Updates of the real learner on fixed answers, in several settings, and its buffers in bf16.
 
 Launched by tests/test_learner.py, which computes the same in plain PyTorch, with the folders of two
-models; prints one JSON line from rank 0.
+models.
 """
 
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-from bnpo.environment import setup_environment
+from shared import batch_of, config_of, report, scores  # isort: skip
+import numpy as np
+import torch.distributed as dist
 
-setup_environment()
+from bnpo.batch import Batch
+from bnpo.policy.learner import Learner
+from bnpo.ranks import gather, trains_in_float16
 
 SETTINGS = {
     "one update": "",
@@ -34,34 +36,28 @@ SETTINGS = {
     "wide layers": "--model LAYERS --gradient-checkpointing",
 }
 """Flags of each setting; WIDE and LAYERS stand for the folders of the models."""
-COMMON = "--preset tiny --micro-batch-tokens 60 --clip-low 0.05 --clip-high 0.1 "
-COMMON += "--max-grad-norm 0.5 --weight-decay 0.01 --samples-per-question 3 "
+COMMON = "--micro-batch-tokens 60 --clip-low 0.05 --clip-high 0.1 "
+COMMON += "--max-grad-norm 0.5 --weight-decay 0.01 --samples-per-question 3"
 VOCABULARY = (262, 151665)
 """Tokens of the tiny model's tokenizer, and of the wide one's."""
 
 
-def config_of(setting: str, wide: str, layers: str, *more: str):
-    from bnpo.config import parse_train_config
-
-    flags = (COMMON + SETTINGS[setting]).replace("WIDE", wide).replace("LAYERS", layers)
-    config, _ = parse_train_config([*flags.split(), *more], has_cuda=False)
+def learner_config(setting: str, wide: str, layers: str, *flags: str):
+    own = SETTINGS[setting].replace("WIDE", wide).replace("LAYERS", layers)
+    config = config_of(COMMON, own, *flags)
     if setting == "infinite loss":
-        config = replace(config, sampling=replace(config.sampling, temperature=1e25))
+        return replace(config, sampling=replace(config.sampling, temperature=1e25))
     return config
 
 
-def fixed_batch(setting: str = "one update"):
-    """Three answers of uneven length to each of four questions, and advantages [4, 3], which are 0
-    for the last question.
+def fixed_batch(setting: str = "one update") -> tuple[Batch, np.ndarray]:
+    """Return three answers of uneven length to each of four questions, and advantages [4, 3], which
+    are 0 for the last question.
     """
-    import numpy as np
-
-    from bnpo.batch import Answer, Batch
-
     rng = np.random.default_rng(0)
     longest = 150 if setting == "wide head" else 20
     ids = [rng.integers(20, 110, rng.integers(1, longest)).tolist() for _ in range(12)]
-    answers = [Answer(tokens, True, rng.normal(-4, 1, len(tokens))) for tokens in ids]
+    batch = batch_of(ids, [rng.normal(-4, 1, len(tokens)) for tokens in ids], questions=4)
     advantages = np.concatenate([rng.normal(size=9), np.zeros(3)])
     if setting.startswith("infinite gradient"):
         advantages[5] = np.inf
@@ -70,31 +66,16 @@ def fixed_batch(setting: str = "one update"):
     if setting == "infinite loss":
         # Their sum is too large for fp32; at that temperature gradients are tiny
         advantages[4:8] = 3e38
-    prompts = [[1, 30 + i, 40, 2] for i in range(4)]
-    return Batch.of(prompts, [answers[i : i + 3] for i in range(0, 12, 3)]), advantages.reshape(
-        4, 3
-    )
-
-
-def pairs(batch) -> list[tuple[list[int], object]]:
-    """The prompt of each answer, and the answer."""
-    return [(group.prompt, answer) for group in batch.groups for answer in group.answers]
-
-
-def scores(learner, batch) -> list[list[float]]:
-    return [learner.score(prompt, answer.token_ids).tolist() for prompt, answer in pairs(batch)]
+    return batch, advantages.reshape(4, 3)
 
 
 def buffers_in_bf16(model: str) -> list[dict]:
-    """Types and values of the buffers of a bf16 learner, as loaded and after resuming."""
-    import torch.distributed as dist
-
-    from bnpo.config import parse_train_config
-    from bnpo.policy.learner import Learner
-
-    flags = ["--preset", "tiny", "--dtype", "bfloat16", "--model", model]
-    config, _ = parse_train_config(flags, has_cuda=False)
-    folder, found = Path(model) / f"resume-{dist.get_world_size()}", []
+    """Return types and values of the buffers of a bf16 learner, as loaded and after resuming."""
+    config, folder = (
+        config_of("--dtype bfloat16 --model", model),
+        Path(model, f"resume-{dist.get_world_size()}"),
+    )
+    found = []
     for resumes in (False, True):
         learner = Learner(model, VOCABULARY[0], config)
         if resumes:
@@ -105,18 +86,12 @@ def buffers_in_bf16(model: str) -> list[dict]:
     return found
 
 
-def main() -> None:
-    import torch.distributed as dist
-
-    from bnpo.policy.learner import Learner
-    from bnpo.ranks import gather, trains_in_float16
-
-    dist.init_process_group("gloo")
-    report = {}
-    for name, flags in SETTINGS.items():
-        if "float16" in flags.split() and not trains_in_float16():
+def check(wide: str, layers: str) -> dict:
+    found: dict = {"ranks": dist.get_world_size()}
+    for name in SETTINGS:
+        config = learner_config(name, wide, layers)
+        if config.hardware.dtype == "float16" and not trains_in_float16():
             continue
-        config = config_of(name, *sys.argv[1:])
         learner = Learner(config.data.model, VOCABULARY[name == "wide head"], config)
         batch, advantages = fixed_batch(name)
         states = learner._engine.optimizer.optimizer.state.values()
@@ -126,13 +101,9 @@ def main() -> None:
         case["metrics"] = [update.metrics for update in updates]
         of_ranks = gather(updates[0].old_logprobs)
         case["old"] = {i: values.tolist() for own in of_ranks for i, values in own.items()}
-        report[name] = case | {"scores": scores(learner, batch)}
-    report["buffers"] = buffers_in_bf16(sys.argv[2])
-    if dist.get_rank() == 0:
-        print("REPORT " + json.dumps(report), flush=True)
-    dist.destroy_process_group()
-    sys.stdout.flush()
+        found[name] = case | {"scores": scores(learner, batch)}
+    return found | {"buffers": buffers_in_bf16(layers)}
 
 
 if __name__ == "__main__":
-    main()
+    report(check)

@@ -1,24 +1,17 @@
 """Two ranks update a model and sync it: what the checks say after real syncs, a forgotten one, and
 a lost head.
 
-Launched by tests/test_weight_sync.py with a model's folder and flags; prints one JSON line from
-rank 0.
+Launched by tests/test_weight_sync.py with a model's folder and flags.
 """
 
-import json
-import sys
 from collections.abc import Callable
 
-from bnpo.environment import setup_environment
-
-setup_environment()
-
-import numpy as np  # isort: skip
+from shared import config_of, report  # isort: skip
+import numpy as np
 import torch.distributed as dist
 from transformers import AutoTokenizer
 
 from bnpo.batch import Batch
-from bnpo.config import parse_train_config
 from bnpo.data import encode_prompt
 from bnpo.files import RunError
 from bnpo.policy.learner import Learner
@@ -42,8 +35,7 @@ class Pair:
     """This rank's learner and sampler of one model. `held` are the sampler's parameters."""
 
     def __init__(self, model: str, *flags: str):
-        flags = ("--preset", "tiny", "--model", model, *flags)
-        config, _ = parse_train_config(flags, has_cuda=False)
+        config = config_of("--model", model, *flags)
         tokenizer = AutoTokenizer.from_pretrained(model)
         self.vocabulary, self.sampler_ranks = len(tokenizer), config.hardware.sampler_ranks
         self.learner = Learner(model, self.vocabulary, config)
@@ -76,48 +68,46 @@ class Pair:
         return error_of(lambda: check_equal(self.compared(), held, 4, self.sampler.place))
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    pair = Pair(*sys.argv[1:])
+def check(model: str, *flags: str) -> dict:
+    pair = Pair(model, *flags)
     learner, sampler, sync = pair.learner, pair.sampler, pair.sync
-    report: dict = {"differences": [], "errors": {}}
+    found: dict = {"differences": [], "errors": {}}
     for step in (1, 2, 3):
         batch = pair.sample()
         with sync.sampler_asleep(step, batch):
             learner.update(batch, ADVANTAGES, lr=1e-3)
-        report["differences"].append(sync.difference)
+        found["differences"].append(sync.difference)
         answers = [answer.token_ids for group in batch.groups for answer in group.answers]
-        report["ids_ok"] = max(map(max, answers)) < pair.vocabulary
-    report["compared"] = sorted(pair.held.keys() & pair.compared().keys())
+        found["ids_ok"] = max(map(max, answers)) < pair.vocabulary
+    found["compared"] = sorted(pair.held.keys() & pair.compared().keys())
 
     batch = pair.sample()
     update = learner.update(batch, ADVANTAGES, lr=1e-3)
-    report["gap_max"] = update.metrics["sampler_learner_gap_max"]
+    found["gap_max"] = update.metrics["sampler_learner_gap_max"]
     for case, load in (
         ("skipped", lambda: None),
         ("head left out", lambda: sampler.load_weights(whole_weights(learner.model))),
         ("whole", lambda: sync.refresh(4)),
     ):
         load()
-        report["errors"][case] = pair.errors(batch)
+        found["errors"][case] = pair.errors(batch)
     embedding = next(iter(pair.compared()))
     changed = pair.held[embedding].clone()
     changed.view(-1)[0] += dist.get_rank()
-    report["errors"]["one value of rank 1"] = [None, pair.bits(pair.held | {embedding: changed})]
+    found["errors"]["one value of rank 1"] = [None, pair.bits(pair.held | {embedding: changed})]
     learner.update(batch, ADVANTAGES, lr=1e-6)
     sync.bound = 0.05  # as in bf16
-    report["errors"]["lost"] = pair.errors(batch)
+    found["errors"]["lost"] = pair.errors(batch)
     others = {name: tensor for name, tensor in pair.held.items() if name != embedding}
-    report["errors"]["no embedding"] = [None, pair.bits(others)]
+    found["errors"]["no embedding"] = [None, pair.bits(others)]
     if pair.sampler_ranks > 1:  # of one token, no draw waits for other ranks
         sampling = {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()}
-        report["errors"]["drawn apart"] = error_of(
+        found["errors"]["drawn apart"] = error_of(
             lambda: list(sampler.sample([pair.prompt] * 32, range(32), **sampling))
         )
-    if dist.get_rank() == 0:
-        print("REPORT " + json.dumps(report), flush=True)
     sampler.close()
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    report(check)
