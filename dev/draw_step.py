@@ -37,12 +37,12 @@ MEMORY: dict[str, list[Box]] = {
     "": [(0.0, 9.4, LEARNER, "learner: weights, gradients, optimizer, divided among the ranks")],
 }
 PHASES = {
-    "collect_batch": 1.95,
+    "sample_batch": 1.95,
     "compute_advantages": 4.65,
     "update": 6.4,
-    "refresh_sampler,\nmeasure_sync": 8.45,
+    "refresh,\nmeasure_difference": 8.45,
 }
-"""Functions of `one_step` in loop.py, and where they stand."""
+"""Functions that `one_step` in loop.py calls, and where they stand."""
 
 
 def draw_lanes(axes: Axes, lanes: dict[str, list[Box]], height: float) -> None:

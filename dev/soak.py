@@ -189,13 +189,14 @@ def rank() -> None:
     if os.environ["RANK"] == "0" and (kill := json.loads(os.environ[KILL])):
         from bnpo import loop
         from bnpo.policy.learner import Learner
+        from bnpo.policy.weight_sync import WeightSync
         from bnpo.runs.run import Run
 
         phase, call, share = kill
         owners = {
-            "sample": (loop, "collect_batch"),
+            "sample": (loop, "sample_batch"),
             "update": (Learner, "update"),
-            "sync": (loop, "refresh_sampler"),
+            "sync": (WeightSync, "refresh"),
         }
         owner, name = (owners | {"save": (Run, "save")})[phase]
         setattr(owner, name, killed_in(getattr(owner, name), call, share))

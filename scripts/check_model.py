@@ -161,7 +161,8 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     from bnpo.policy.learner import Learner
     from bnpo.policy.sampler import Sampler
     from bnpo.policy.sampling import EngineSettings
-    from bnpo.policy.weight_sync import COMPARED_TOKENS, prove_start
+    from bnpo.policy.start_check import COMPARED_TOKENS, check_start
+    from bnpo.policy.weight_sync import WeightSync
 
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     os.environ.setdefault("LOCAL_RANK", "0")  # the launcher's, for DeepSpeed
@@ -172,7 +173,8 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     engine = EngineSettings(max_tokens=longest, dtype="float32")
     sampler = Sampler(str(folder), tokenizer, engine)
     text = np.random.default_rng(0).integers(tokens, size=2 * COMPARED_TOKENS).tolist()
-    check = prove_start(learner, sampler, text)
+    sync = WeightSync(learner, sampler, longest)
+    check = check_start(learner, sampler, sync, text, settings)
     return check.learner, check.sampler
 
 

@@ -13,6 +13,7 @@ less memory and time than a run.
 import argparse
 import math
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,17 +25,15 @@ setup_environment()
 
 import torch
 import torch.distributed as dist
-from bnpo.rollouts import Rollouts, Task, collect, has_signal
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bnpo.batch import Batch, Task, has_signal, sample_batch
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
-from bnpo.data import questions_at
 from bnpo.files import InputError
 from bnpo.grading.rewards import reward_name
 from bnpo.policy.memory import sampler_settings
-from bnpo.policy.speed import Stopwatch
 from bnpo.ranks import check_cuda
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import prepare_run
@@ -48,7 +47,7 @@ class Sample:
     """What was sampled, and how long that took."""
 
     task: Task
-    rollouts: Rollouts
+    batch: Batch
     seconds: float
 
 
@@ -80,6 +79,7 @@ def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> 
     """
     changes = {"questions_per_step": questions, "samples_per_question": answers, "mini_batches": 1}
     changes |= {
+        "resample_rounds": 0,
         "output_dir": folder,
         "resume": False,
         "overwrite": False,
@@ -99,31 +99,29 @@ def sample_answers(config: TrainConfig) -> Sample:
 
     engine = sampler_settings(prepared.shape, config, prepared.longest)
     sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
-    stopwatch = Stopwatch()
     try:
-        problems, seed = len(prepared.task.problems), config.sampling.seed
-        questions, _ = questions_at(problems, config.batch.questions_per_step, 0, seed)
-        with stopwatch("total"):
-            rollouts = collect(prepared.task, [questions], 0, sampler, config, stopwatch)
+        started = time.perf_counter()
+        batch = sample_batch(prepared.task, 0, 0, sampler, config)
+        seconds = time.perf_counter() - started
     finally:
         sampler.close()
         prepared.task.grader.close()
-    return Sample(prepared.task, rollouts, stopwatch.seconds["total"])
+    return Sample(prepared.task, batch, seconds)
 
 
 def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
-    rollouts, task = sample.rollouts, sample.task
+    batch, task = sample.batch, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    counted, weights = ~rollouts.failed, config.method.reward_weights  # [n, m], [K]
-    mixed = has_signal(rollouts.rewards, weights, rollouts.failed).mean()
-    n, m, _ = rollouts.rewards.shape
+    counted, weights = ~batch.failed, config.method.reward_weights  # [n, m], [K]
+    mixed = has_signal(batch.rewards, weights, batch.failed).mean()
+    n, m, _ = batch.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
     table.add_column("value", justify="right")
     for k, name in enumerate(names):
         low, high = task.grader.ranges[k]
-        values = rollouts.rewards[:, :, k][counted]  # of the answers that count
+        values = batch.rewards[:, :, k][counted]  # of the answers that count
         if not len(values):  # the findings say why
             continue
         if math.isfinite(high):
@@ -133,10 +131,10 @@ def report(sample: Sample, config: TrainConfig) -> None:
             table.add_row(f"mean reward {name}", f"{values.mean():.3f}")
             table.add_row(f"lowest and highest {name}", f"{values.min():g}, {values.max():g}")
     table.add_row("questions with both better and worse answers", f"{mixed:.1%}")
-    table.add_row("cut off at --max-answer-tokens", f"{1 - rollouts.finished.mean():.1%}")
-    table.add_row("without a final answer", f"{unstated_share([rollouts], task, config):.1%}")
-    table.add_row("answers left out, because a reward failed", f"{rollouts.failed.mean():.1%}")
-    table.add_row("mean length in tokens", f"{rollouts.lengths.mean():.1f}")
+    table.add_row("cut off at --max-answer-tokens", f"{1 - batch.finished.mean():.1%}")
+    table.add_row("without a final answer", f"{unstated_share([batch], task, config):.1%}")
+    table.add_row("answers left out, because a reward failed", f"{batch.failed.mean():.1%}")
+    table.add_row("mean length in tokens", f"{batch.lengths.mean():.1f}")
     of_step = config.batch.questions_per_step * config.batch.samples_per_question
     table.add_row(
         f"seconds per step for sampling {of_step} answers, by this sample",
@@ -145,16 +143,17 @@ def report(sample: Sample, config: TrainConfig) -> None:
     console = Console()
     console.print(table)
     for i in range(min(SHOWN, n)):
-        problem, answer = task.problems[rollouts.questions[i]], rollouts.answers[i][0]
+        group = batch.groups[i]
+        problem, answer = task.problems[group.question], group.answers[0]
         rewards = ", ".join(
-            f"{name} {value:g}" for name, value in zip(names, rollouts.rewards[i, 0], strict=True)
+            f"{name} {value:g}" for name, value in zip(names, batch.rewards[i, 0], strict=True)
         )
         console.print(
             f"\nquestion {problem.id}, reference {problem.answer!r}, {rewards}", markup=False
         )
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
-    findings = find([rollouts], task, config)
+    findings = find([batch], task, config)
     for finding in findings:
         print(f"to change: {finding['text']}.")
     if not findings:

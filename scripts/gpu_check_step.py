@@ -54,11 +54,12 @@ def first_step(_args, _gpus: int, rows: Rows) -> None:
         without_sampler = used_gib()
         sampler = start_sampler(folder, learner.model.config.vocab_size, rows)
     measured(gc.collect, "collect", rows)()
-    measure_gap(learner, sampler, "fresh", rows)  # ends asleep
+    temperature = config.sampling.temperature
+    measure_gap(learner, sampler, temperature, "fresh", rows)  # ends asleep
     rows["asleep_gib"] = used_gib() - without_sampler
     measure_sync_speed(learner, sampler, "first_sync", rows)
     measure_sampling(sampler, learner.model.config.vocab_size, rows)
-    measure_gap(learner, sampler, "awake", rows)
+    measure_gap(learner, sampler, temperature, "awake", rows)
     measure_sync_speed(learner, sampler, "sync", rows)
     sampler.close()
     counted |= {
@@ -105,21 +106,23 @@ def measure_update(learner, shape, config, rows: Rows) -> dict[str, float]:
     import numpy as np
     import torch
 
-    from bnpo.policy.learner import Experience
-    from bnpo.policy.speed import gpu_name, peak_tflops
+    from bnpo.batch import Answer, Batch
+    from bnpo.policy.speed import gpu_name, peak_tflops, training_operations
     from planner.memory import CONTEXTS, learner_memory
 
     rng = np.random.default_rng(0)
     answers = [rng.integers(0, learner.model.config.vocab_size, 4000).tolist() for _ in range(8)]
-    logprobs = [np.full(4000, -11.9) for _ in answers]
-    experience = Experience([[1] * 96] * 8, answers, logprobs, rng.choice([-1.0, 1.0], 8))
+    advantages = rng.choice([-1.0, 1.0], (1, 8))
+    group = [Answer(token_ids, True, np.full(4000, -11.9)) for token_ids in answers]
+    batch = Batch.of([[1] * 96], [group])
     # A learning rate of 0 keeps the weights equal to those that the sampler loads.
     # In the first one, DeepSpeed learns in which order it needs the weights
-    learner.update(experience, lr=0.0)
+    learner.update(batch, advantages, lr=0.0)
     torch.cuda.reset_peak_memory_stats()
-    metrics, _ = measured(learner.update, "update", rows)(experience, lr=0.0)
+    measured(learner.update, "update", rows)(batch, advantages, lr=0.0)
     if peak := peak_tflops(gpu_name()):  # what gradient checkpointing computes twice does not count
-        rows["mfu"] = metrics["update/tflop"] / rows["update_seconds"] / peak
+        tflop = training_operations(learner.model, batch, advantages) / 1e12
+        rows["mfu"] = tflop / rows["update_seconds"] / peak
     rows["update_allocated_gib"] = torch.cuda.max_memory_allocated() / GIB
     rows["outside_torch_gib"] = used_gib() - torch.cuda.memory_reserved() / GIB
     plan = learner_memory(shape, config, ranks=1)
@@ -181,47 +184,42 @@ def measure_sampling(sampler, vocabulary: int, rows: Rows) -> None:
     rows["vllm_ratio"] = rows["bare_vllm_seconds"] / rows["our_sampler_seconds"]
 
 
-def measure_gap(learner, sampler, name: str, rows: Rows) -> None:
+def measure_gap(learner, sampler, temperature: float, name: str, rows: Rows) -> None:
     """Measure the difference between the log-probabilities of sampler and learner. The sampler
     is asleep afterwards.
     """
     import numpy as np
 
-    from bnpo.policy.learner import Experience
+    from bnpo.batch import Batch
 
     prompts = (
         np.random.default_rng(1).integers(0, learner.model.config.vocab_size, (16, 96)).tolist()
     )
-    temperature = learner.config.sampling.temperature
     settings = {"n": 8, "max_tokens": 512, "temperature": temperature, "logprobs": True}
     groups = measured(
         lambda: list(sampler.sample(prompts, range(16), **settings)), f"{name}_sample", rows
     )()
     measured(sampler.sleep, f"{name}_sleep", rows)()
-    sampled = [
-        (prompts[group.prompt_index], answer) for group in groups for answer in group.answers
-    ]
-    experience = Experience(
-        prompts=[prompt for prompt, _ in sampled],
-        answers=[answer.token_ids for _, answer in sampled],
-        sampler_logprobs=[answer.logprobs for _, answer in sampled],
-        advantages=np.ones(len(sampled)),
+    batch = Batch.of(
+        [prompts[group.prompt_index] for group in groups], [group.answers for group in groups]
     )
     # Changes no weights
-    metrics, _ = measured(learner.update, f"{name}_update", rows)(experience, lr=0.0)
+    update = measured(learner.update, f"{name}_update", rows)(batch, np.ones((16, 8)), lr=0.0)
     # Estimated from the drawn tokens
-    rows[f"{name}_entropy"] = -np.concatenate(experience.sampler_logprobs).mean()
+    logprobs = [answer.logprobs for group in groups for answer in group.answers]
+    rows[f"{name}_entropy"] = -np.concatenate(logprobs).mean()
     for kind in ("mean", "max"):
-        rows[f"{name}_gap_{kind}"] = metrics[f"sampler_learner_gap_{kind}"]
+        rows[f"{name}_gap_{kind}"] = update.metrics[f"sampler_learner_gap_{kind}"]
 
 
 def measure_sync_speed(learner, sampler, name: str, rows: Rows) -> None:
     """Wake the sampler with the learner's weights. Measure the seconds, and 10^9 bytes per
     second of the weights.
     """
-    from bnpo.policy.weight_sync import refresh_sampler
+    from bnpo.policy.weight_sync import WeightSync
 
-    measured(refresh_sampler, name, rows)(learner, sampler, 1)  # maps its memory again, too
+    sync = WeightSync(learner, sampler, longest=4096)
+    measured(sync.refresh, name, rows)(1)  # maps its memory again, too
     size = sum(
         parameter.ds_numel * parameter.element_size() for parameter in learner.model.parameters()
     )

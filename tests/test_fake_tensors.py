@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,7 +26,7 @@ from bnpo.files import ROOT
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.lora import add_adapter
 from bnpo.policy.memory import GIB, ModelShape
-from bnpo.policy.model import ATTENTION, Policy, _select_rows, attention
+from bnpo.policy.model import ATTENTION, Policy, attention
 from conftest import CUDA_BUILD, report_of
 from planner.memory import learner_memory
 
@@ -75,18 +76,18 @@ class Reduction:
 def attention_of_gpus(_module, query, key, value, _mask, *, scaling, sequences, **_others):
     """What `attention` does on GPUs, for tensors on any device."""
     query = query[0].transpose(0, 1)  # [tokens, heads, head size], as the next two
-    key = _select_rows(key[0].transpose(0, 1), sequences.keys)
-    value = _select_rows(value[0].transpose(0, 1), sequences.keys)
-    bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
-    window = (-1, 0)
-    out = varlen_attn(
-        query, key, value, *bounds, scale=scaling, window_size=window, enable_gqa=True
+    key, value = (
+        F.embedding(sequences.keys, x[0].transpose(0, 1).flatten(1)).unflatten(1, (x.shape[1], -1))
+        for x in (key, value)
     )
-    return out[None], None
+    bounds = sequences.starts, sequences.key_starts, sequences.longest, sequences.longest_keys
+    settings = {"scale": scaling, "window_size": (-1, 0), "enable_gqa": True}
+    return varlen_attn(query, key, value, *bounds, **settings)[None], None
 
 
-def product_of_gpus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a.new_empty(len(a), b.shape[1], dtype=torch.float32)
+def linear_of_gpus(x: torch.Tensor, weight: torch.Tensor, bias=None) -> torch.Tensor:
+    output = x.new_empty(len(x), len(weight), dtype=torch.float32)
+    return output if bias is None else output.add_(bias)
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def _as_on_gpus(monkeypatch):
     with attention, fp32 products and chunks as on GPUs.
     """
     monkeypatch.setitem(loss.LOGIT_CHUNK, "cpu", loss.LOGIT_CHUNK["cuda"])
-    monkeypatch.setattr(loss, "_product", product_of_gpus)
+    monkeypatch.setattr(loss, "linear", linear_of_gpus)
     AttentionInterface.register(ATTENTION, attention_of_gpus)
     yield
     AttentionInterface.register(ATTENTION, attention)
@@ -110,11 +111,10 @@ def fake(value: object) -> object:
 
 def model_without_memory(config: TrainConfig) -> torch.nn.Module:
     """Return the model of --model in bfloat16, with its adapter, on the device "meta"."""
+    settings = {"dtype": torch.bfloat16, "attn_implementation": ATTENTION}
     model_config = AutoConfig.from_pretrained(config.data.model)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            model_config, dtype=torch.bfloat16, attn_implementation=ATTENTION
-        )
+        model = AutoModelForCausalLM.from_config(model_config, **settings)
         if config.update.lora_rank:
             add_adapter(model, config.data.model, config)
     for parameter in model.parameters():  # peft leaves adapters of weights without memory in fp32
@@ -142,7 +142,7 @@ def taken_by_a_pass(config: TrainConfig) -> int:
     model = model_without_memory(config)
     with FakeTensorMode(allow_non_fake_inputs=True):
         policy = prepare(model.to_empty(device="cpu"), config)
-        batch = fake(collate(prompts, answers, np.arange(count), "cpu"))
+        batch = fake(collate(prompts, answers, [0] * count, np.arange(count), "cpu"))
         inputs = [batch.input_ids, batch.position_ids, batch.targets, batch.predicting]
         with LiveStorages([*policy.parameters(), *policy.buffers(), *inputs]) as live:
             logprobs = policy(batch, 1.0)
@@ -156,23 +156,18 @@ def taken_by_a_pass(config: TrainConfig) -> int:
 @pytest.mark.parametrize(
     ("model", "tokens", "flags"),
     [
-        ("Qwen2.5-Math-1.5B", 16384, []),
-        ("Qwen2.5-Math-1.5B", 8192, ["--no-gradient-checkpointing"]),
-        ("Qwen2.5-Math-1.5B", 16384, ["--lora-rank", "32"]),
-        ("Qwen2.5-Math-1.5B", 8192, ["--lora-rank", "32", "--no-gradient-checkpointing"]),
-        ("Qwen2.5-Math-7B", 8192, []),
-        ("Qwen2.5-Math-7B", 16384, []),
-        ("Qwen2.5-Math-7B", 32768, []),
-        ("Qwen2.5-32B", 16384, []),
-        ("Qwen2.5-32B", 16384, ["--lora-rank", "32"]),
+        ("Qwen2.5-Math-1.5B", 16384, ""),
+        ("Qwen2.5-Math-1.5B", 8192, "--no-gradient-checkpointing"),
+        ("Qwen2.5-Math-1.5B", 8192, "--lora-rank 32 --no-gradient-checkpointing"),
+        ("Qwen2.5-Math-7B", 8192, ""),
+        ("Qwen2.5-Math-7B", 32768, ""),
+        ("Qwen2.5-32B", 16384, "--lora-rank 32"),
     ],
 )
 def test_a_pass_takes_what_is_planned(model, tokens, flags):
     folder = ROOT / "data" / "models" / model
-    flags = ["--micro-batch-tokens", str(tokens), *flags]
-    config, _ = parse_train_config(
-        ["--preset", "paper-1.5b", "--model", str(folder), *flags], has_cuda=True
-    )
+    flags = f"--preset paper-1.5b --micro-batch-tokens {tokens} {flags}".split()
+    config, _ = parse_train_config([*flags, "--model", str(folder)], has_cuda=True)
     plan = learner_memory(ModelShape(folder), config, ranks=1)
     planned = plan.phases["update"]["activations"] / GIB
     assert taken_by_a_pass(config) / GIB == pytest.approx(planned, rel=0.05)
@@ -187,10 +182,6 @@ def test_a_pass_mixes_no_devices(tmp_path):
     flags = ["-std=c++20", "-shared", "-fPIC", f"-I{torch_folder}/include", f"-L{torch_folder}/lib"]
     source = ROOT / "tests" / "programs" / "device_guard.cpp"
     subprocess.run(["g++", *flags, source, "-o", library, "-lc10"], check=True)
+    devices = dict.fromkeys(("prompts shared", "prompts not shared", "no answers"), "cuda:0")
     report = report_of(0, "devices_check", library)
-    assert report == {
-        "prompts shared": "cuda:0",
-        "prompts not shared": "cuda:0",
-        "no answers": "cuda:0",
-        "a prompt on the CPU": "mixed",
-    }
+    assert report == devices | {"a prompt on the CPU": "mixed"}

@@ -158,7 +158,7 @@ def test_a_fault_of_ours_keeps_its_traceback(tmp_path):
     assert failed.stdout.count("Traceback") == 1
     assert "another model" not in failed.stdout
     kept = (run / "error.txt").read_text()
-    assert "in prove_start" in kept
+    assert "in check_start" in kept
     assert kept.rstrip().endswith("KeyError: 'a fault of ours'")
 
 

@@ -12,7 +12,7 @@ import gpu_check
 from bnpo.config import TINY_MODEL
 from bnpo.files import InputError
 from bnpo.policy.memory import ModelShape
-from bnpo.policy.speed import TIMINGS, Stopwatch, peak_tflops, speed_metrics
+from bnpo.policy.speed import TIMINGS, peak_tflops, speed_metrics
 from conftest import CUDA_BUILD, python, report_of
 from gpu_check_parts import TOLERANCE, CheckError, verify_metrics
 
@@ -131,13 +131,12 @@ def test_peaks_by_the_names_of_gpus(name, peak):
 
 
 def test_rates_of_a_step():
-    watch = Stopwatch()
-    watch.seconds |= {"total": 4.0, "update": 2.0}
+    seconds = {"total": 4.0, "update": 2.0}
     metrics = {"tokens/sampled": 100, "update/tflop": 3000.0}
     rates = {"seconds/total": 4.0, "seconds/update": 2.0}
     rates |= {"tokens/per_second": 25.0, "tflops/per_second": 750.0}
     rates |= {"sampling/seconds_0": 1.0, "sampling/seconds_1": 3.0, "sampling/imbalance": 1.5}
     sampling = np.array([1.0, 3.0])
-    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA L40") == rates
-    assert speed_metrics(metrics, watch, sampling, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
+    assert speed_metrics(metrics, seconds, sampling, gpu="NVIDIA L40") == rates
+    assert speed_metrics(metrics, seconds, sampling, gpu="NVIDIA H20") == rates | {"mfu": 750 / 148}
     assert all(name.startswith(TIMINGS) for name in rates)

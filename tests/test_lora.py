@@ -2,7 +2,6 @@
 and who can load them.
 """
 
-import json
 import shutil
 import subprocess
 import sys
@@ -11,8 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from learner_check import fixed_batch
+from lora_check import SETTINGS, VOCABULARY, lora_config
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from shared import pairs
 from transformers import AutoModelForCausalLM
 
 import families
@@ -24,6 +26,7 @@ from bnpo.ranks import trains_in_float16
 from bnpo.runs.prepare import prepare_run
 from conftest import (
     ROOT,
+    json_lines,
     make_model,
     refused,
     report_of,
@@ -31,20 +34,20 @@ from conftest import (
     temporary_folder,
     users_environment,
 )
-from programs.learner_check import fixed_experience
-from programs.lora_check import SETTINGS, SIZE, VOCABULARY, flags_of
 from test_learner import logprobs_of
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory) -> list[str]:
-    folder = tmp_path_factory.mktemp("models")
-    for name in ("small", "layers"):
-        shutil.copytree(
-            TINY_MODEL, folder / name, ignore=shutil.ignore_patterns("config.json", "*.safetensors")
-        )
-    make_model(folder / "small", vocab_size=VOCABULARY, hidden_size=SIZE, intermediate_size=SIZE)
-    make_model(folder / "layers", vocab_size=VOCABULARY, hidden_size=512, intermediate_size=512)
+    folder, others = tmp_path_factory.mktemp("models"), ("config.json", "*.safetensors")
+    for name, size in (("small", 64), ("layers", 512)):
+        shutil.copytree(TINY_MODEL, folder / name, ignore=shutil.ignore_patterns(*others))
+        shape = {"vocab_size": VOCABULARY, "hidden_size": size, "intermediate_size": size}
+        make_model(folder / name, **shape)
+        # Greedy by default, with a temperature for those who sample: transformers reads this and
+        # refuses to write it.
+        settings = {"do_sample": False, "temperature": 0.7, "eos_token_id": [0, 7]}
+        write_json(folder / name / "generation_config.json", settings)
     return [str(folder / "small"), str(folder / "layers")]
 
 
@@ -58,297 +61,207 @@ def report(models, run) -> dict:
     return report_of(2, "lora_check", run, *models)
 
 
-def checkpoint(run: Path, setting: str, step: int) -> Path:
+def checkpoint(run: Path, setting: str, step: int = 2) -> Path:
     return run / setting / "checkpoints" / f"step-{step:06}"
+
+
+def adapter_of(run: Path, setting: str, folder: Path) -> Path:
+    """A copy of a checkpoint that has the adapter only."""
+    others = shutil.ignore_patterns("merged", "trainer")
+    return shutil.copytree(checkpoint(run, setting), folder / "adapter", ignore=others)
 
 
 def scores_of(model) -> np.ndarray:
     """Log-probabilities of all answers' tokens."""
-    experience = fixed_experience("one update")
     with torch.no_grad():
-        pairs = zip(experience.prompts, experience.answers, strict=True)
-        return np.concatenate(
-            [logprobs_of(model, *pair, 1.0, VOCABULARY).numpy() for pair in pairs]
-        )
+        scores = [
+            logprobs_of(model, prompt, answer.token_ids, 1.0, VOCABULARY)
+            for prompt, answer in pairs(fixed_batch()[0])
+        ]
+    return torch.cat(scores).numpy()
 
 
-def plain_updates(start: Path, model: str, config) -> tuple[list[float], np.ndarray]:
+def plain_updates(start: Path, config) -> tuple[list[float], np.ndarray]:
     """Two updates of an adapter that peft loads, one answer at a time: norms of the gradient,
     and scores.
     """
-    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    base = AutoModelForCausalLM.from_pretrained(config.data.model, dtype=torch.float32)
     adapted = PeftModel.from_pretrained(base, start, is_trainable=True)
     parameters = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=1e-3, betas=config.update.betas, weight_decay=0.01)
-    experience, norms = fixed_experience("one update"), []
+    (batch, advantages), norms = fixed_batch(), []
     for _ in range(2):
         optimizer.zero_grad()
-        for prompt, answer, advantage in zip(
-            experience.prompts, experience.answers, experience.advantages, strict=True
-        ):
-            logprobs = logprobs_of(adapted, prompt, answer, 1.0, VOCABULARY)
+        for (prompt, answer), advantage in zip(pairs(batch), advantages.flat, strict=True):
+            logprobs = logprobs_of(adapted, prompt, answer.token_ids, 1.0, VOCABULARY)
             # The gradient of the ratio at 1 is that of the log-probability.
-            (-(advantage * logprobs).sum() / len(experience.answers)).backward()
+            (-(advantage * logprobs).sum() / advantages.size).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(parameters, config.update.max_grad_norm).item())
         optimizer.step()
     return norms, scores_of(adapted)
 
 
 @pytest.mark.program
-def test_full_rank_with_a_fixed_identity_has_the_gradients_of_full_training(report):
-    assert len(report["gradients"]) == 14  # 7 linear layers in each of 2 layers
-    for layer, (difference, largest) in report["gradients"].items():
-        assert largest > 1e-3, layer
-        assert difference < 1e-5 * largest, layer
-
-
-@pytest.mark.program
 @pytest.mark.parametrize("setting", ["small", "layers"])
 def test_updates_are_those_of_peft_in_plain_pytorch(report, models, run, setting):
-    flags, case = flags_of(setting, models), report[setting]
-    config, _ = parse_train_config(flags, has_cuda=False)
-    norms, scores = plain_updates(checkpoint(run, setting, 0), config.data.model, config)
+    config, case = lora_config(setting, *models), report[setting]
+    norms, scores = plain_updates(checkpoint(run, setting, 0), config)
     np.testing.assert_allclose(case["norms"], norms, rtol=1e-3)
     before, after = np.concatenate(case["before"]), np.concatenate(case["after"])
     # A new adapter changes nothing.
-    np.testing.assert_allclose(
-        before, scores_of(AutoModelForCausalLM.from_pretrained(config.data.model)), atol=1e-5
-    )
+    untrained = AutoModelForCausalLM.from_pretrained(config.data.model)
+    np.testing.assert_allclose(before, scores_of(untrained), atol=1e-5)
     assert np.abs(after - scores).max() < 0.01 * np.abs(after - before).max()
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_merged_checkpoint_gives_the_learners_logprobs_in_plain_transformers(
-    report, run, setting
-):
-    case = report[setting]
-    dtype = torch.bfloat16 if setting == "bf16" else torch.float32
-    merged = AutoModelForCausalLM.from_pretrained(
-        checkpoint(run, setting, 2) / "merged", dtype=dtype
-    )
-    difference = np.abs(scores_of(merged.float()) - np.concatenate(case["after"]))
-    moved = np.abs(np.concatenate(case["after"]) - np.concatenate(case["before"]))
-    assert difference.mean() < (0.1 if setting == "bf16" else 1e-5) * moved.mean()
+def test_a_merged_checkpoint_gives_the_learners_logprobs_in_plain_transformers(report, run):
+    for setting in SETTINGS:
+        rounded, folder = setting == "bf16", checkpoint(run, setting) / "merged"
+        dtype = torch.bfloat16 if rounded else torch.float32
+        merged = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).float()
+        before, after = (np.concatenate(report[setting][when]) for when in ("before", "after"))
+        largest = (0.1 if rounded else 1e-5) * np.abs(after - before).mean()
+        assert np.abs(scores_of(merged) - after).mean() < largest
 
 
 @pytest.mark.program
 def test_weights_are_merged_in_fp32_and_rounded_once(report, models, run):
-    folder = checkpoint(run, "bf16", 2)
-    merged, adapter = (
-        load_file(folder / "merged" / "model.safetensors"),
-        load_file(folder / "adapter_model.safetensors"),
-    )
+    folder = checkpoint(run, "bf16")
+    merged = load_file(folder / "merged" / "model.safetensors")
+    adapter = load_file(folder / "adapter_model.safetensors")
     base = load_file(Path(models[1]) / "model.safetensors")
-    adapted = {
-        name.removesuffix(".lora_A.weight").removeprefix("base_model.model.")
-        for name in adapter
-        if "_A" in name
-    }
-    assert len(adapted) == 14
+    layers = {name.split(".lora_")[0].removeprefix("base_model.model.") for name in adapter}
+    assert len(layers) == 14
     once, twice = 0.0, 0.0
-    for layer in adapted:
+    for layer in layers:
         a, b = (adapter[f"base_model.model.{layer}.lora_{part}.weight"].double() for part in "AB")
         weight = base[f"{layer}.weight"].bfloat16()
         exact = (weight.double() + 2 * b @ a).bfloat16()
-        once += (merged[f"{layer}.weight"] != exact).float().mean() / len(adapted)
-        twice += (weight + (2 * b @ a).bfloat16() != exact).float().mean() / len(adapted)
+        once += (merged[f"{layer}.weight"] != exact).float().mean() / 14
+        twice += (weight + (2 * b @ a).bfloat16() != exact).float().mean() / 14
     assert once < 1e-4 < 1e-2 < twice
-    for name in set(base) - {f"{layer}.weight" for layer in adapted}:
+    for name in set(base) - {f"{layer}.weight" for layer in layers}:
         assert torch.equal(base[name].bfloat16(), merged[name])
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", ["small", "bf16"])
 def test_an_adapters_folder_is_merged_for_the_sampler_and_removed(report, run, setting, tmp_path):
-    kept = load_file(checkpoint(run, setting, 2) / "merged" / "model.safetensors")
-    adapter = tmp_path / "adapter"
-    shutil.copytree(
-        checkpoint(run, setting, 2), adapter, ignore=shutil.ignore_patterns("merged", "trainer")
-    )
+    kept = load_file(checkpoint(run, setting) / "merged" / "model.safetensors")
+    adapter = adapter_of(run, setting, tmp_path)
     assert model_folder(str(adapter)) == adapter
     with whole_model(adapter) as folder:
         merged = load_file(folder / "model.safetensors")
         assert (folder / "tokenizer.json").exists()
+        assert read_json(folder / "generation_config.json", "")["eos_token_id"] == [0, 7]
     assert not folder.exists()
     assert kept.keys() == merged.keys()
     assert all(torch.equal(kept[name], merged[name]) for name in kept)
-    with whole_model(checkpoint(run, setting, 2)) as folder:
-        assert folder == checkpoint(run, setting, 2) / "merged"
+    with whole_model(checkpoint(run, setting)) as folder:
+        assert folder == checkpoint(run, setting) / "merged"
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_resuming_is_exact_and_stores_no_frozen_weights(report, run, setting):
-    case = report[setting]
-    assert case["resumed"] == case["after"]
-    assert case["resumed third"] == case["third"] != case["after"]
-    adapter = load_file(checkpoint(run, setting, 2) / "adapter_model.safetensors")
-    trained = sum(tensor.numel() for tensor in adapter.values())
-    stored = sum(
-        file.stat().st_size for file in checkpoint(run, setting, 2).glob("trainer/zero/*.pt")
-    )
-    assert 12 * trained < stored < 13 * trained + 2**18  # master weights and two moments
+def test_resuming_is_exact_and_stores_no_frozen_weights(report, run):
+    for setting in SETTINGS:
+        case, folder = report[setting], checkpoint(run, setting)
+        assert case["resumed"] == case["after"]
+        assert case["resumed third"] == case["third"] != case["after"]
+        adapter = load_file(folder / "adapter_model.safetensors")
+        trained = sum(tensor.numel() for tensor in adapter.values())
+        stored = sum(file.stat().st_size for file in folder.glob("trainer/zero/*.pt"))
+        assert 12 * trained < stored < 13 * trained + 2**18  # master weights and two moments
+    # A resumed learner takes the settings of its own start
+    scale = 64 if trains_in_float16() else 1
+    assert report["changed settings"] == [scale, 0.1, 0.8, 0.95]
 
 
 @pytest.mark.program
+@pytest.mark.extra
 def test_another_number_of_ranks_resumes_from_the_converted_checkpoint(report, models, run):
-    trainer = checkpoint(run, "small", 2) / "trainer"
-    convert = [
-        sys.executable,
-        "-m",
-        "deepspeed.checkpoint.ds_to_universal",
-        "--input_folder",
-        str(trainer / "zero"),
-    ]
-    subprocess.run(
-        [*convert, "--output_folder", str(trainer / "universal")], check=True, capture_output=True
-    )
-    found = report_of(1, "lora_check", "universal", run, *models)
-    np.testing.assert_allclose(
-        np.concatenate(found), np.concatenate(report["small"]["third"]), atol=1e-4
-    )
+    trainer = checkpoint(run, "small") / "trainer"
+    convert = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal"]
+    convert += ["--input_folder", trainer / "zero", "--output_folder", trainer / "universal"]
+    subprocess.run(convert, check=True, capture_output=True)
+    found = np.concatenate(report_of(1, "lora_check", run, *models, "universal"))
+    np.testing.assert_allclose(found, np.concatenate(report["small"]["third"]), atol=1e-4)
 
 
-@pytest.mark.program
-def test_a_resumed_learner_takes_the_settings_of_this_start(report):
-    assert report["changed settings"] == [64 if trains_in_float16() else 1, 0.1, 0.8, 0.95]
+REFUSED_SETTINGS = (
+    ({"base_model_name_or_path": "/nowhere"}, "the base model of this LoRA adapter was not found"),
+    ({"base_model_name_or_path": None}, "was not found"),
+    ({"peft_type": "IA3"}, "is no plain LoRA adapter"),
+    ({"target_parameters": ["mlp.experts.down_proj"]}, r"no plain LoRA adapter \[.target_par"),
+)
+PREFIX = "base_model.model.model"
+REFUSED_TENSORS = (
+    "base_model.model.lm_head.lora_A.weight",
+    f"{PREFIX}.embed_tokens.lora_embedding_A",
+    f"{PREFIX}.layers.0.mlp.up_proj.lora_magnitude_vector",  # of DoRA
+    f"{PREFIX}.layers.0.mlp.up_proj.lora_B.bias",
+    f"{PREFIX}.layers.0.mlp.up_proj.bias",
+    f"{PREFIX}.layers.0.mlp.up_proj.ia3_l",
+)
 
 
 @pytest.mark.program
 def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
-    adapter = tmp_path / "adapter"
-    shutil.copytree(
-        checkpoint(run, "small", 2), adapter, ignore=shutil.ignore_patterns("merged", "trainer")
-    )
+    adapter = adapter_of(run, "small", tmp_path)
     settings = read_json(adapter / "adapter_config.json", "")
-    for changes, message in (
-        (
-            {"base_model_name_or_path": "/nowhere/model"},
-            "the base model of this LoRA adapter was not found",
-        ),
-        ({"base_model_name_or_path": None}, "was not found"),
-        ({"peft_type": "IA3"}, "is no plain LoRA adapter"),
-        (
-            {"target_parameters": ["mlp.experts.down_proj"]},
-            r"is no plain LoRA adapter \[.target_parameters.\]",
-        ),
-    ):
+    for changes, message in REFUSED_SETTINGS:
         write_json(adapter / "adapter_config.json", settings | changes)
         with pytest.raises(InputError, match=message), whole_model(model_folder(str(adapter))):
             pass
     write_json(adapter / "adapter_config.json", settings)
-    layer = "base_model.model.model.layers.0.mlp.up_proj"
-    for name in (
-        "base_model.model.lm_head.lora_A.weight",
-        "base_model.model.model.embed_tokens.lora_embedding_A",
-        f"{layer}.lora_magnitude_vector",  # of DoRA
-        f"{layer}.lora_B.bias",
-        f"{layer}.bias",
-        f"{layer}.ia3_l",
-    ):
-        save_file(
-            {f"{layer}.lora_A.weight": torch.zeros(1), name: torch.zeros(1)},
-            adapter / "adapter_model.safetensors",
-        )
+    for name in REFUSED_TENSORS:
+        names = f"{PREFIX}.layers.0.mlp.up_proj.lora_A.weight", name
+        file = adapter / "adapter_model.safetensors"
+        save_file(dict.fromkeys(names, torch.zeros(1)), file)
         with pytest.raises(InputError, match=f"is no plain LoRA adapter .*{name}"):
             model_folder(str(adapter))
-    (adapter / "adapter_model.safetensors").unlink()
+    file.unlink()
     with pytest.raises(InputError, match=r"holds no \*\.safetensors; write it"):
         model_folder(str(adapter))
 
 
 @pytest.mark.sampler
-def test_an_adapter_is_evaluated_like_its_merged_model(tmp_path, monkeypatch):
-    folders = {
-        name: tmp_path / name for name in ("adapter", "merged", "results", "results of merged")
-    }
-    base = shutil.copytree(TINY_MODEL, tmp_path / "base")
-    # Greedy by default, with a temperature for those who sample: transformers reads this and
-    # refuses to write it.
-    (base / "generation_config.json").write_text(
-        '{"do_sample": false, "temperature": 0.7, "eos_token_id": [0, 7]}'
-    )
-    shutil.copytree(base, folders["adapter"], ignore=shutil.ignore_patterns("*.safetensors"))
-    layers = LoraConfig(
-        r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM", init_lora_weights=False
-    )
-    torch.manual_seed(0)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), layers).save_pretrained(
-        folders["adapter"]
-    )
-    with whole_model(folders["adapter"]) as merged:
-        shutil.copytree(merged, folders["merged"])
-    assert json.loads((folders["merged"] / "generation_config.json").read_text())[
-        "eos_token_id"
-    ] == [0, 7]
-    samples = []
-    for model, results in (("adapter", "results"), ("merged", "results of merged")):
-        flags = (
-            "--suite",
-            "arithmetic",
-            "--limit",
-            "8",
-            "--repetitions",
-            "1",
-            "--output-dir",
-            folders[results],
-        )
-        if model == "merged":
-            run_ranks(0, "eval.py", "--ckpt", folders[model], *flags)
-        else:
-            # As users start it: merging uses threads, after which processes must not be forked.
-            # Nothing may be left in the temporary directory, which `temporary_folder` checks.
-            command = [sys.executable, "eval.py", "--ckpt", str(folders[model]), *map(str, flags)]
-            with temporary_folder() as folder:
-                subprocess.run(
-                    command,
-                    cwd=ROOT,
-                    env=users_environment() | folder,
-                    check=True,
-                    capture_output=True,
-                )
-        lines = (folders[results] / "samples.jsonl").read_text().splitlines()
-        samples.append(sorted((line["index"], line["answer"]) for line in map(json.loads, lines)))
+@pytest.mark.extra
+def test_an_adapter_is_evaluated_like_its_merged_model(report, run, tmp_path, monkeypatch):
+    adapter, merged = adapter_of(run, "small", tmp_path), checkpoint(run, "small") / "merged"
+    flags = ["--suite", "arithmetic", "--limit", "8", "--repetitions", "1", "--output-dir"]
+    run_ranks(0, "eval.py", "--ckpt", merged, *flags, tmp_path / "results of merged")
+    # As users start it: merging uses threads, after which processes must not be forked. Nothing
+    # may be left in the temporary directory, which `temporary_folder` checks.
+    command = [sys.executable, "eval.py", "--ckpt", adapter, *flags, tmp_path / "results"]
+    with temporary_folder() as folder:
+        environment = users_environment() | folder
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    folders = [tmp_path / name for name in ("results", "results of merged")]
+    rows = [json_lines(folder / "samples.jsonl") for folder in folders]
+    samples = [sorted((row["index"], row["answer"]) for row in of_run) for of_run in rows]
     assert samples[0] == samples[1] != []
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    flags = [
-        "--preset",
-        "tiny",
-        "--model",
-        str(folders["adapter"]),
-        "--output-dir",
-        str(tmp_path / "run"),
-    ]
+    flags = ["--preset", "tiny", "--model", str(adapter), "--output-dir", str(tmp_path / "run")]
     with refused("is a LoRA adapter; name its subfolder merged/, or merge it first"):
         prepare_run(parse_train_config(flags, has_cuda=False)[0])
 
 
 @pytest.mark.usefixtures("float16")
 @pytest.mark.sampler
-@pytest.mark.parametrize(
-    "scale",
-    [1e7, 1e5],  # the weights overflow, or only the activations
-)
+@pytest.mark.extra
+@pytest.mark.parametrize("scale", [1e7, 1e5])  # the weights overflow, or only the activations
 def test_what_overflows_in_fp16_is_refused(tmp_path, scale):
-    shutil.copytree(TINY_MODEL, tmp_path / "model")
+    folder = shutil.copytree(TINY_MODEL, tmp_path / "model")
     model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
     weight = model.get_parameter("model.layers.1.mlp.down_proj.weight")
     weight.data *= scale
     assert (weight.abs().max() > 65504) == (scale == 1e7)
-    model.save_pretrained(tmp_path / "model")
-    flags = (
-        "--preset",
-        "tiny",
-        "--dtype",
-        "float16",
-        "--model",
-        tmp_path / "model",
-        "--output-dir",
-        tmp_path / "run",
-    )
-    done = run_ranks(1, "train.py", *flags, "--eval-every", "0", check=False)
+    model.save_pretrained(folder)
+    flags = ["--preset", "tiny", "--dtype", "float16", "--eval-every", 0]
+    flags += ["--model", folder, "--output-dir", tmp_path / "run"]
+    done = run_ranks(1, "train.py", *flags, check=False)
     assert done.returncode == 2
     assert "its activations overflow in float16" in done.stdout
 
@@ -367,17 +280,14 @@ def test_of_a_mixture_of_experts_only_the_attention_is_adapted(family, adapted):
     shape = (families.TRAINED | families.ALSO_TRAINED)[family]
     model = AutoModelForCausalLM.from_config(families.family_config(family, **shape))
     add_adapter(model, str(TINY_MODEL), config)
-    trained = {
-        name.split(".lora_")[0] for name, weight in model.named_parameters() if weight.requires_grad
-    }
-    assert {name.rpartition(".")[2] for name in trained} == set(adapted.split())
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    layers = {name.split(".lora_")[0].rpartition(".")[2] for name in trained}
+    assert layers == set(adapted.split())
     assert not any("expert" in name for name in trained)
 
 
-@pytest.mark.parametrize(
-    "flags", [["--lora-rank", "8", "--lr", "1e-4"], ["--lora-rank", "8", "--lr=1e-4"], []]
-)
-def test_the_learning_rate_of_lora_is_larger_unless_it_is_given(flags):
-    for given, lr in ((flags, 1e-4), (["--lora-rank", "8"], 1e-3)):
-        config, _ = parse_train_config(["--preset", "tiny", *given], has_cuda=False)
-        assert config.update.lr == pytest.approx(lr)
+@pytest.mark.parametrize(("flags", "lr"), [("", 1e-3), (" --lr 1e-4", 1e-4), (" --lr=1e-4", 1e-4)])
+def test_the_learning_rate_of_lora_is_larger_unless_it_is_given(flags, lr):
+    flags = "--preset tiny --lora-rank 8" + flags
+    config, _ = parse_train_config(flags.split(), has_cuda=False)
+    assert config.update.lr == pytest.approx(lr)

@@ -1,3 +1,5 @@
+"""The loss, micro-batches and packed attention against their definitions."""
+
 from typing import get_args
 
 import numpy as np
@@ -6,69 +8,65 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
-from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_logprobs, token_weights
+from bnpo.algorithm.loss import LogprobHead, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import Aggregation
 from bnpo.policy.model import ATTENTION, Policy
 
 VOCABULARY, HIDDEN, NORM_LENGTH = 50, 16, 12
 
 
+def normal(*shape: int, seed: int, dtype=torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=dtype, generator=generator, requires_grad=True)
+
+
 @pytest.fixture
 def case():
-    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length with all
-    inputs of the loss.
+    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length to 5 prompts
+    with all inputs of the loss, which float32 holds exactly.
     """
     rng = np.random.default_rng(0)
-    generator = torch.Generator().manual_seed(0)
-    embedding = torch.randn(
-        VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True
-    )
-    head = torch.randn(
-        VOCABULARY, HIDDEN, dtype=torch.float64, generator=generator, requires_grad=True
-    )
     prompts = [rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist() for _ in range(5)] * 4
     answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
-    old = [rng.normal(-3.9, 0.5, len(answer)) for answer in answers]
-    return embedding, head, prompts, answers, old, rng.normal(size=20)
+    old = [np.float32(rng.normal(-3.9, 0.5, len(answer))) for answer in answers]
+    model = normal(VOCABULARY, HIDDEN, seed=0), normal(VOCABULARY, HIDDEN, seed=1)
+    return *model, prompts, answers, old, np.float32(rng.normal(size=20))
 
 
-def gradients(loss, *parameters):
-    return torch.autograd.grad(loss, parameters)
-
-
-def by_micro_batches(case, aggregation, ranks, budget, clip=(0.2, 0.28)):
+def by_micro_batches(case, aggregation, ranks, budget):
     """The loss as the learner computes it, one rank after the other."""
     embedding, head, prompts, answers, old, advantages = case
-    lengths = np.array([len(answer) for answer in answers])
-    weights = token_weights(lengths, aggregation, NORM_LENGTH)
+    groups = np.arange(20) % 5
+    lengths = Lengths(np.array(list(map(len, prompts))), np.array(list(map(len, answers))), groups)
+    weights = token_weights(lengths.answer_tokens, aggregation, NORM_LENGTH)
     total = torch.zeros((), dtype=torch.float64)
-    for micro_batches in plan_micro_batches(Lengths.of(prompts, answers), ranks, budget):
+    for micro_batches in plan_micro_batches(lengths, ranks, budget):
         for part in micro_batches:
-            micro = collate(prompts, answers, part, "cpu")
+            micro = collate(prompts, answers, groups, part, "cpu")
             logits = embedding[micro.input_ids][micro.predicting] @ head.T
             logprobs = torch.log_softmax(logits, -1).gather(1, micro.targets[:, None])[:, 0]
-            flat = [micro.flat(values, torch.float64) for values in (old, advantages, weights)]
-            total = total + clipped_surrogate(logprobs, *flat, *clip)[0]
+            of_tokens = [micro.per_token(values) for values in (old, advantages, weights)]
+            total = total + clipped_surrogate(logprobs, *of_tokens, 0.2, 0.28)[0]
     return total
 
 
 def directly(case, aggregation):
     """The same loss, answer by answer and token by token from its definition."""
     embedding, head, prompts, answers, old, advantages = case
-    sums, lengths = [], [len(answer) for answer in answers]
+    sums, lengths = [], torch.tensor([len(answer) for answer in answers])
     for prompt, answer, old_logprobs, advantage in zip(
-        prompts, answers, old, advantages, strict=True
+        prompts, answers, old, advantages.tolist(), strict=True
     ):
         tokens, terms = prompt + answer, []
         for t in range(len(prompt), len(tokens)):
             logprob = torch.log_softmax(head @ embedding[tokens[t - 1]], -1)[tokens[t]]
-            ratio = torch.exp(logprob - old_logprobs[t - len(prompt)])
+            ratio = torch.exp(logprob - float(old_logprobs[t - len(prompt)]))
             terms.append(-torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage))
         sums.append(torch.stack(terms).sum())
-    sums, lengths = torch.stack(sums), torch.tensor(lengths)
+    sums = torch.stack(sums)
     return {
         "seq-mean-token-sum": sums.mean(),
         "token-mean": sums.sum() / lengths.sum(),
@@ -78,14 +76,14 @@ def directly(case, aggregation):
 
 
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
-@pytest.mark.parametrize(
-    ("ranks", "budget"), [(1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (7, 64), (30, 64)]
-)
-def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation, ranks, budget):
-    expected, loss = directly(case, aggregation), by_micro_batches(case, aggregation, ranks, budget)
-    torch.testing.assert_close(loss, expected, rtol=1e-9, atol=1e-12)
-    for got, want in zip(gradients(loss, *case[:2]), gradients(expected, *case[:2]), strict=True):
-        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-12)
+def test_value_and_gradient_do_not_depend_on_the_split(case, aggregation):
+    expected = directly(case, aggregation)
+    gradients = torch.autograd.grad(expected, case[:2])
+    for ranks, budget in ((1, 10**6), (1, 1), (1, 40), (2, 40), (3, 25), (30, 64)):
+        loss = by_micro_batches(case, aggregation, ranks, budget)
+        torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)  # weights are in float32
+        for got, want in zip(torch.autograd.grad(loss, case[:2]), gradients, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-8)
 
 
 STEPS = {
@@ -99,58 +97,47 @@ STEPS = {
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("top_k", [None, 5])
-@pytest.mark.parametrize("chunk", [1, 7 * 40, 10**6])
-def test_chunked_logprobs_are_those_of_log_softmax(chunk, top_k, temperature, with_bias, steps):
-    torch.manual_seed(0)
-    hidden = torch.randn(23, HIDDEN, requires_grad=True)
-    head = torch.randn(VOCABULARY, HIDDEN, requires_grad=True)
-    bias = torch.randn(VOCABULARY, requires_grad=True) if with_bias else None
-    targets = torch.randint(0, 40, (23,))  # ids 40 to 49 are padding rows
+def test_chunked_logprobs_are_those_of_log_softmax(top_k, temperature, with_bias, steps):
+    hidden, head = (normal(n, HIDDEN, seed=n, dtype=torch.float32) for n in (23, VOCABULARY))
+    bias = normal(VOCABULARY, seed=2, dtype=torch.float32) if with_bias else None
+    # Ids 40 to 49 are padding rows
+    targets = torch.randint(0, 40, (23,), generator=torch.Generator().manual_seed(0))
     logits = hidden @ head.t() + (bias if with_bias else 0)
     logits = (steps(logits) if steps else logits)[:, :40] / temperature
     if top_k:  # the five most likely tokens and the target
         rank = logits.argsort(dim=1, descending=True).argsort(dim=1)  # [23, 40]
         logits = logits.where((rank < top_k) | F.one_hot(targets, 40).bool(), -1e9)
     expected = torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0]
-    settings = {"top_k": top_k, "bias": bias, "steps": steps, "chunk": chunk}
-    got = token_logprobs(hidden, head, targets, 40, temperature, **settings)
-    torch.testing.assert_close(got, expected)
-    upstream = torch.randn(23)
+    upstream = torch.linspace(-1, 2, 23)
     inputs = (hidden, head, bias) if with_bias else (hidden, head)
-    theirs = gradients((upstream * expected).sum(), *inputs)
-    for a, b in zip(gradients((upstream * got).sum(), *inputs), theirs, strict=True):
-        torch.testing.assert_close(a, b)
+    theirs = torch.autograd.grad((upstream * expected).sum(), inputs)
     assert (theirs[1][40:] == 0).all()
+    for chunk in (1, 7 * 40, 10**6):
+        got = LogprobHead(head, bias, 40, steps)(hidden, targets, temperature, top_k, chunk)
+        torch.testing.assert_close(got, expected)
+        ours = torch.autograd.grad((upstream * got).sum(), inputs)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
 
 
 def test_logprobs_of_a_bfloat16_model_are_not_rounded_to_bfloat16():
-    torch.manual_seed(0)
-    hidden = torch.randn(500, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
-    head = torch.randn(VOCABULARY, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
-    targets = torch.randint(0, VOCABULARY, (500,))
-    exact = torch.log_softmax(hidden.float() @ head.float().t(), -1).gather(1, targets[:, None])[
-        :, 0
-    ]
-    got = token_logprobs(hidden, head, targets, VOCABULARY, 1.0, chunk=VOCABULARY)
-    torch.testing.assert_close(got, exact)
+    hidden, head = (normal(n, HIDDEN, seed=n).bfloat16().detach() for n in (500, VOCABULARY))
+    head.requires_grad_()
+    targets = torch.arange(500) % VOCABULARY
+    exact = torch.log_softmax(hidden.float() @ head.float().t(), -1).gather(1, targets[:, None])
+    got = LogprobHead(head, None, VOCABULARY)(hidden, targets, 1.0, chunk=VOCABULARY)
+    torch.testing.assert_close(got, exact[:, 0])
     # The head's gradient is summed over 500 chunks: in bfloat16 it would stop growing.
-    ours = gradients(got.sum(), head)[0]
-    theirs = gradients(
-        torch.log_softmax(hidden.detach().float() @ head.float().t(), -1)
-        .gather(1, targets[:, None])
-        .sum(),
-        head,
-    )[0]
+    ours, theirs = (torch.autograd.grad(values.sum(), head)[0] for values in (got, exact))
     assert (ours - theirs).norm() < 0.01 * theirs.norm()
 
 
 def test_clipping_takes_the_gradient_away_on_the_outer_side_only():
     logprobs = torch.log(torch.tensor([0.5, 0.5, 1.0, 1.5, 1.5])).requires_grad_()
     advantages = torch.tensor([1.0, -1, 1, 1, -1])
-    loss, *clipped = clipped_surrogate(
-        logprobs, torch.zeros(5), advantages, torch.ones(5), 0.2, 0.28
-    )
-    gradient = torch.autograd.grad(loss, logprobs)[0]
+    zeros, ones = torch.zeros(5), torch.ones(5)
+    loss, *clipped = clipped_surrogate(logprobs, zeros, advantages, ones, 0.2, 0.28)
+    [gradient] = torch.autograd.grad(loss, logprobs)
     torch.testing.assert_close(gradient, torch.tensor([-0.5, 0, -1, 0, 1.5]))
     assert clipped == [1, 1]
 
@@ -164,9 +151,7 @@ def test_importance_weights_are_truncated_and_carry_no_gradient():
 
 @st.composite
 def batches(draw) -> Lengths:
-    """Lengths of a batch. Each group of answers has one prompt; the answers of a group are not
-    neighbours.
-    """
+    """Lengths of a batch. The answers of a group are not neighbours."""
     prompts = np.array(draw(st.lists(st.integers(1, 500), min_size=1, max_size=12)))
     groups = np.array(draw(st.lists(st.integers(0, len(prompts) - 1), max_size=60)), dtype=np.int64)
     answers = draw(st.lists(st.integers(1, 3000), min_size=len(groups), max_size=len(groups)))
@@ -182,51 +167,42 @@ def tokens(lengths: Lengths, part: np.ndarray) -> int:
 @given(lengths=batches(), ranks=st.integers(1, 8), budget=st.integers(1, 10_000))
 def test_every_answer_is_trained_on_once_and_no_rank_waits_for_another(lengths, ranks, budget):
     plans = plan_micro_batches(lengths, ranks, budget)
-    assert sorted(i for rank in plans for part in rank for i in part) == list(
-        range(len(lengths.answer_tokens))
-    )
-    assert len({len(rank) for rank in plans}) == 1
-    assert len(plans[0]) >= 1
-    for part in (part for rank in plans for part in rank):
-        assert len(part) <= 1 or tokens(lengths, part) <= budget
+    parts = [part for rank in plans for part in rank]
+    assert sorted(i for part in parts for i in part) == list(range(len(lengths.answer_tokens)))
+    assert {len(rank) for rank in plans} == {max(1, len(plans[0]))}
+    assert all(len(part) <= 1 or tokens(lengths, part) <= budget for part in parts)
 
 
-def real_batch(questions: int, samples: int) -> Lengths:
+def real_batch(questions: int) -> Lengths:
     rng = np.random.default_rng(0)
-    prompts = rng.integers(60, 300, questions).repeat(samples)
-    answers = rng.lognormal(6, 0.7, questions * samples).clip(100, 3072).astype(int)
-    return Lengths(prompts, answers, np.arange(questions).repeat(samples))
+    prompts = rng.integers(60, 300, questions).repeat(16)
+    answers = rng.lognormal(6, 0.7, questions * 16).clip(100, 3072).astype(int)
+    return Lengths(prompts, answers, np.arange(questions).repeat(16))
 
 
-def test_ranks_get_nearly_the_same_tokens():
-    for questions, ratio in ((128, 1.03), (32, 1.03), (8, 1.1), (2, 1.1)):
-        lengths = real_batch(questions, 16)
-        loads = [
-            sum(tokens(lengths, part) for part in rank if len(part))
-            for rank in plan_micro_batches(lengths, 8, 16384)
-        ]
-        assert max(loads) / np.mean(loads) < ratio
-        assert (
-            max(loads) < (lengths.prompt_tokens + lengths.answer_tokens).sum() / 8
-        )  # the mean load without shared prompts
+@pytest.mark.parametrize(("questions", "ratio"), [(128, 1.03), (32, 1.03), (8, 1.1), (2, 1.1)])
+def test_ranks_get_nearly_the_same_tokens(questions, ratio):
+    lengths = real_batch(questions)
+    plans = plan_micro_batches(lengths, 8, 16384)
+    loads = [sum(tokens(lengths, part) for part in rank if len(part)) for rank in plans]
+    assert max(loads) / np.mean(loads) < ratio
+    # The mean load without shared prompts
+    assert max(loads) < (lengths.prompt_tokens + lengths.answer_tokens).sum() / 8
+    if questions == 128:  # few groups are cut
+        parts = [part for rank in plans for part in rank]
+        assert sum(len(np.unique(lengths.groups[part])) for part in parts) < 128 * 1.1
 
 
 def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():
-    lengths = real_batch(128, 16)
-    parts = [part for rank in plan_micro_batches(lengths, 8, 16384) for part in rank]
-    assert sum(len(np.unique(lengths.groups[part])) for part in parts) < 128 * 1.1
     small = Lengths(np.full(6, 100), np.full(6, 10), np.zeros(6, dtype=int))
-    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 1000)] == [[6]]
-    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 2, 1000)] == [
-        [3],
-        [3],
-    ]
-    assert [[len(part) for part in rank] for rank in plan_micro_batches(small, 1, 160)] == [[3, 3]]
+    for ranks, budget, sizes in ((1, 1000, [[6]]), (2, 1000, [[3], [3]]), (1, 160, [[3, 3]])):
+        plans = plan_micro_batches(small, ranks, budget)
+        assert [[len(part) for part in rank] for rank in plans] == sizes
 
 
 def test_answers_follow_the_prompts_that_they_share():
     prompts, answers = [[1, 2], [3], [1, 2], [9]], [[4], [5, 6, 7], [8, 10], [11]]
-    micro = collate(prompts, answers, np.array([2, 1, 0]), "cpu")
+    micro = collate(prompts, answers, [7, 8, 7, 9], np.array([2, 1, 0]), "cpu")
     # Answer 0 has one token, and predicts nothing with it
     assert micro.input_ids.tolist() == [1, 2, 8, 3, 5, 6]
     assert micro.position_ids.tolist() == [0, 1, 2, 0, 1, 2]
@@ -236,63 +212,53 @@ def test_answers_follow_the_prompts_that_they_share():
     assert (micro.sequences.longest, micro.sequences.longest_keys) == (3, 3)
     assert micro.targets.tolist() == [8, 10, 5, 6, 7, 4]
     assert micro.predicting.tolist() == [1, 2, 3, 4, 5, 1]
-    assert micro.flat(np.array([10.0, 20, 30, 40])).tolist() == [30, 30, 20, 20, 20, 10]
-    assert micro.flat(
-        [np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]
-    ).tolist() == [5, 6, 2, 3, 4, 1]
-
-
-def test_a_filler_has_one_token_of_zero_weight():
-    micro = collate([[1]], [[2]], np.array([], dtype=int), "cpu")
-    assert len(micro.targets) == len(micro.predicting) == 1
-    assert micro.flat([]).tolist() == [0]
-    assert micro.input_ids.dtype == torch.int64
+    assert micro.per_token(np.array([10.0, 20, 30, 40])).tolist() == [30, 30, 20, 20, 20, 10]
+    of_tokens = [np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]
+    assert micro.per_token(of_tokens).tolist() == [5, 6, 2, 3, 4, 1]
+    filler = collate(prompts, answers, [7, 8, 7, 9], np.array([], dtype=int), "cpu")
+    assert len(filler.targets) == len(filler.predicting) == 1
+    assert filler.per_token([]).tolist() == [0]  # its only token has no weight
+    assert filler.input_ids.dtype == torch.int64
 
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(20, 110, length).tolist() for length in (5, 9, 5, 1)]
 OWNERS = [0, 0, 1, 2, 0, 3, 2, 3, 1, 0]
 """The prompt of each answer."""
-ANSWERS = [
-    RNG.integers(20, 110, length).tolist() for length in (40, 22, 22, 22, 7, 1, 1, 600, 22, 22)
-]
-UPSTREAM = [
-    torch.randn(len(answer), generator=torch.Generator().manual_seed(i))
-    for i, answer in enumerate(ANSWERS)
-]
+LENGTHS = (40, 22, 22, 22, 7, 1, 1, 600, 22, 22)
+ANSWERS = [RNG.integers(20, 110, length).tolist() for length in LENGTHS]
+PARTS = {
+    "whole": [list(range(10))],
+    "cut": [[9, 1, 5, 2], [4, 0, 8], [7], [6, 3]],
+    "alone": [[i] for i in range(10)],
+}
 
 
-def model_of(attention: str, key_heads: int, checkpointing: bool) -> Qwen2ForCausalLM:
+def tiny_model(family: str, attention: str, **settings: object):
+    """A float64 model of two layers, with noise on every weight: a bias is zero at first."""
+    shape = {"vocab_size": 120, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+    shape |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = AutoConfig.for_model(family, **shape | settings)
     torch.manual_seed(0)
-    shape = {
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    }
-    config = Qwen2Config(
-        vocab_size=120, num_key_value_heads=key_heads, **shape, attn_implementation=attention
-    )
-    model = Qwen2ForCausalLM(config).double()
-    if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).double()
+    for i, parameter in enumerate(model.parameters()):
+        parameter.data += normal(*parameter.shape, seed=i).detach() / 10
     return model.train()
 
 
-def logprobs_and_gradients(model, logprobs_of, parts):
+def logprobs_and_gradients(model, logprobs_of, parts) -> tuple[torch.Tensor, torch.Tensor]:
     logprobs = {}
     for part in parts:
         logprobs |= logprobs_of(model, part)
-    sum((logprobs[i] * UPSTREAM[i]).sum() for i in logprobs).backward()
-    return (
-        torch.cat([logprobs[i].detach() for i in sorted(logprobs)]),
-        torch.cat([p.grad.ravel() for p in model.parameters()]),
-    )
+    sum((logprobs[i] * torch.linspace(-1, 2, LENGTHS[i])).sum() for i in logprobs).backward()
+    gradients = torch.cat([parameter.grad.ravel() for parameter in model.parameters()])
+    return torch.cat([logprobs[i].detach() for i in range(10)]), gradients
 
 
 def of_the_policy(model, part):
     prompts = [PROMPTS[owner] for owner in OWNERS]
-    micro = collate(prompts, ANSWERS, np.array(part), "cpu")
+    micro = collate(prompts, ANSWERS, OWNERS, np.array(part), "cpu")
     logprobs = Policy(model, vocab_size=110)(micro, temperature=0.7)
     return dict(zip(part, logprobs.split(micro.lengths.tolist()), strict=True))
 
@@ -305,62 +271,35 @@ def of_transformers(model, part):
     return {i: torch.log_softmax(logits, -1).gather(1, answer[:, None])[:, 0]}
 
 
-@pytest.mark.parametrize(
-    "parts", [[list(range(10))], [[9, 1, 5, 2], [4, 0, 8], [7], [6, 3]]], ids=["whole", "cut"]
-)
-@pytest.mark.parametrize(("key_heads", "checkpointing"), [(4, False), (2, True), (1, False)])
-def test_shared_prompts_have_the_logprobs_and_gradients_of_whole_sequences(
-    parts, key_heads, checkpointing
-):
-    packed = logprobs_and_gradients(
-        model_of(ATTENTION, key_heads, checkpointing), of_the_policy, parts
-    )
-    alone = [[i] for i in range(10)]
-    one_by_one = logprobs_and_gradients(model_of("sdpa", key_heads, False), of_transformers, alone)
-    torch.testing.assert_close(packed[0], one_by_one[0].float(), rtol=1e-5, atol=1e-6)
-    assert (packed[1] - one_by_one[1]).norm() < 1e-6 * one_by_one[1].norm()
-
-
 WINDOWED = {"sliding_window": 7, "head_dim": 32}
-FAMILIES = {
-    "mistral": WINDOWED,
-    "gemma3_text": WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]},
-    "cohere2": WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]},
-    "gemma2": WINDOWED | {"attn_logit_softcapping": None, "final_logit_softcapping": 2.0},
-    "granite": {"logits_scaling": 8.0},
-    "phi": {"attention_dropout": 0.0},
+CAPPED = {"attn_logit_softcapping": None, "final_logit_softcapping": 2.0}
+MODELS = {
+    "qwen2 with as many key heads": ("qwen2", {"num_key_value_heads": 4}),
+    "qwen2": ("qwen2", {}),
+    "qwen2 with one key head": ("qwen2", {"num_key_value_heads": 1}),
+    "mistral": ("mistral", WINDOWED),
+    "gemma3": ("gemma3_text", WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]}),
+    "cohere2": ("cohere2", WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]}),
+    "gemma2": (
+        "gemma2",
+        WINDOWED | CAPPED,
+    ),
+    "granite": ("granite", {"logits_scaling": 8.0}),
+    "phi": ("phi", {"attention_dropout": 0.0}),
 }
 """Models with windows shorter than the sequences, and with steps behind the head: scales, a cap,
 a bias."""
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_windows_and_steps_behind_the_head_are_those_of_the_models_own_code(family):
-    shape = {
-        "vocab_size": 120,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "pad_token_id": 0,
-    }
-    shape |= {
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    models = []
-    for attention in (ATTENTION, "eager"):
-        config = AutoConfig.for_model(family, **shape | FAMILIES[family])
-        torch.manual_seed(0)
-        models.append(
-            AutoModelForCausalLM.from_config(config, attn_implementation=attention).double()
-        )
-    for parameters in zip(*(model.parameters() for model in models), strict=True):
-        noise = torch.randn(parameters[0].shape, generator=torch.Generator().manual_seed(0)) / 10
-        for parameter in parameters:
-            parameter.data += noise  # a bias is zero at first
-    ours = logprobs_and_gradients(models[0], of_the_policy, [[9, 1, 5, 2], [4, 0, 8, 7, 6, 3]])
-    theirs = logprobs_and_gradients(models[1], of_transformers, [[i] for i in range(10)])
-    torch.testing.assert_close(ours[0], theirs[0].float(), rtol=1e-5, atol=1e-5)
-    assert (ours[1] - theirs[1]).norm() < 1e-6 * theirs[1].norm()
+@pytest.mark.parametrize("name", MODELS)
+def test_packed_answers_have_the_logprobs_and_gradients_of_the_models_own_code(name):
+    family, settings = MODELS[name]
+    plain = tiny_model(family, "eager", **settings)
+    logprobs, gradients = logprobs_and_gradients(plain, of_transformers, PARTS["alone"])
+    for parts in ("whole", "cut"):
+        model = tiny_model(family, ATTENTION, **settings)
+        if parts == "cut":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        found = logprobs_and_gradients(model, of_the_policy, PARTS[parts])
+        torch.testing.assert_close(found[0], logprobs.float(), rtol=1e-5, atol=1e-5)
+        assert (found[1] - gradients).norm() < 1e-6 * gradients.norm()

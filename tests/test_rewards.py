@@ -7,22 +7,21 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bnpo.rollouts import Rollouts, Task, failed_answers, has_signal, trained_groups
 from transformers import AutoTokenizer
 
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.estimators import Method
-from bnpo.batch import Answer, has_signal
+from bnpo.batch import Answer, Batch, Group, Task
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
-from bnpo.data import Problem, load_problems
+from bnpo.data import load_problems
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader, Grades
 from bnpo.grading.rewards import format_reward, last_number_reward
 from bnpo.runs.findings import find
-from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import check_format
+from bnpo.tasks import Problem
 from conftest import refused
 from planner.dry_run import dry_run_evaluation, dry_run_training
 
@@ -124,6 +123,17 @@ def test_the_rules_read_texts_as_their_owners_do(grader):
     assert grader([text, text], ["7", "8"]).rewards.tolist() == [[1, 1], [0, 1]]
 
 
+def batch_of(answers: list, rewards: np.ndarray, failed: np.ndarray, failures: dict) -> Batch:
+    """A batch of `answers` [q][m] with rewards [q, m, K]."""
+    grades = [Grades(*of_group, Counter()) for of_group in zip(rewards, failed, strict=True)]
+    grades[0].failures.update(failures)
+    groups = [
+        Group(i, [], answers[i], of_group, of_group.failed) for i, of_group in enumerate(grades)
+    ]
+    lengths = np.array([[len(answer.token_ids) for answer in group] for group in answers])
+    return Batch(groups, rewards, failed, lengths, None, np.arange(len(groups)), 0, {}, np.zeros(1))
+
+
 def findings(**changes) -> list[dict]:
     """Findings of answers of which nothing is wrong, but for `changes`: 4 questions, 2 answers
     each, one is right.
@@ -131,11 +141,10 @@ def findings(**changes) -> list[dict]:
     case = {"rewards": [[[0.0], [1.0]]] * 4, "ranges": [(0.0, 1.0)], "reward_names": ("accuracy",)}
     case |= {"weights": None, "failed": NO, "failures": {}, "finished": YES, "stated": True}
     case |= changes
-    tokenizer, at = AutoTokenizer.from_pretrained(TINY_MODEL), np.arange(4)
+    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
     ids = tokenizer.encode(r"\boxed{1}" if case["stated"] else "none")
     groups = [[Answer(ids, bool(end), np.zeros(1)) for end in ends] for ends in case["finished"]]
-    rewards, failures = np.array(case["rewards"]), Counter(case["failures"])
-    step = Rollouts(at, at, groups, rewards, case["failed"], [], None, failures, np.zeros(1))
+    step = batch_of(groups, np.array(case["rewards"]), case["failed"], case["failures"])
     task = Task([], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False)
     settings = {"rewards": case["reward_names"], "reward_weights": case["weights"]}
     return find([step], task, with_settings(PRESETS["tiny"], **settings))
@@ -333,61 +342,3 @@ def test_a_dry_run_refuses_what_would_fail_later(eval_only, tmp_path):
     (tmp_path / "suite.json").write_text(json.dumps(suite))
     with refused(f"{tmp_path}/a, {tmp_path}/b: no such data files"):
         dry_run_evaluation(EvalConfig(str(TINY_MODEL), suite=str(tmp_path / "suite.json")))
-
-
-def test_a_group_has_a_signal_if_any_reward_differs_and_is_taken_first():
-    mixed, right, wrong = [[0.0], [1.0]], [[1.0], [1.0]], [[0.0], [0.0]]  # [m, K]
-    # One group with a signal, and the first without
-    assert trained_groups(np.array([right, wrong, mixed, right]), 2).tolist() == [0, 2]
-    assert trained_groups(np.array([right, wrong, right]), 2).tolist() == [0, 1]
-    rewards = np.array([[[1, 0], [1, 0]], [[1, 0], [1, 1]], [[0, 1], [1, 1]]])  # [n, m, K]
-    assert has_signal(rewards).tolist() == [False, True, True]
-    assert has_signal(rewards, (1, 0)).tolist() == [False, False, True]  # the second is recorded
-    # The one right answer has failed, one answer is left, all are
-    failed = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0]], dtype=bool)
-    rewards = np.array([[1, 0, 0]] * 3)[:, :, None]
-    assert has_signal(rewards, None, failed).tolist() == [False, False, True]
-
-
-def test_without_the_reward_of_its_greedy_answer_a_question_is_left_out():
-    def grades(*failed: bool) -> Grades:
-        return Grades(np.zeros((len(failed), 1)), np.array(failed), Counter())
-
-    groups = [grades(False, True), grades(False, False), grades(False, False)]
-    assert failed_answers(groups).tolist() == [[False, True], [False] * 2, [False] * 2]
-    greedy = [grades(False), grades(True), grades(False)]
-    left_out = failed_answers(groups, greedy)
-    assert left_out.tolist() == [[False, True], [True, True], [False, False]]
-    rewards = np.array([[1, 0], [1, 0], [1, 0]])[:, :, None]
-    assert has_signal(rewards, None, left_out).tolist() == [False, False, True]
-
-
-def test_metrics_are_those_of_what_is_trained():
-    """Weights 1 and 0.2; the last answer has failed, with the placeholder 0."""
-    rewards = np.array([[[1.0, 0], [0, 1]], [[1, 1], [0, 0]]])  # [n, m, K]
-    failed = np.array([[False, False], [False, True]])
-    answer = Answer([1, 2], True, np.zeros(2))
-    at, groups, failures = np.arange(2), [[answer] * 2] * 2, Counter({"timeout": 1})
-    rollouts = Rollouts(at, at, groups, rewards, failed, [], None, failures, np.ones(1))
-    rewarded = {"rewards": ("accuracy", "format"), "reward_weights": (1.0, 0.2)}
-    config = with_settings(PRESETS["tiny"], **rewarded)
-    ranges = [(0.0, 1.0)] * 2
-    values, fits = compute_advantages(config.method, rewards, ranges=ranges, failed=failed)
-    update = {"updates/skipped": 0.0, "update/tflop": 0.0, "tokens/trained": 0.0}
-    stopwatch = Stopwatch()
-    for phase in ("total", "generate", "update"):
-        with stopwatch(phase):
-            pass
-    step = Step(1, 2, rollouts, values, fits, update, {}, 0.0, stopwatch)
-    metrics = step.metrics(config, ranges)
-    means = [1 / 1.2, 0.2 / 1.2, 1]  # of the three answers
-    assert metrics["reward/mean"] == pytest.approx(np.mean(means))
-    questions = [np.mean(means[:2]), means[2]]
-    assert metrics["reward/se"] == pytest.approx(np.std(questions, ddof=1) / np.sqrt(2))
-    assert metrics["reward/accuracy"] == pytest.approx(2 / 3)
-    assert metrics["reward/format"] == pytest.approx(2 / 3)
-    assert metrics["groups/all_equal"] == 0.5
-    assert metrics["answers/left_out"] == 0.25
-    assert metrics["reward/timeouts"] == 1
-    # One question is left with two answers: the fit is that of its p
-    assert metrics["beta/E"] == pytest.approx(questions[0])

@@ -144,7 +144,9 @@ def test_every_reference_equals_itself_and_a_rewritten_one(name, data_dir):
         for problem in dataset_problems(replace(dataset, data=str(found[0]))):
             rewritten = problem.answer.replace("$", "").replace(r"\frac", r"\dfrac")
             pairs += [(problem.answer, answer) for answer in {problem.answer, rewritten}]
-    outcomes = [grader.judge("default", [f"It is $\\boxed{{{a}}}$."], [r])[0] for r, a in pairs]
+    references, answers = zip(*pairs, strict=True)
+    texts = [f"It is $\\boxed{{{answer}}}$." for answer in answers]
+    [outcomes] = grader.submit(texts, references, functions=["default"])
     assert [pair for pair, o in zip(pairs, outcomes, strict=True) if o.result() != 1] == []
     grader.close()
 

@@ -12,7 +12,9 @@ from bnpo.policy.memory import ModelShape, check_sampler_ranks
 from bnpo.policy.weight_sync import comparable
 from conftest import json_lines, report_of, run_ranks
 
-SKIPPED = "weight sync after step 4 failed: the sampler's and the learner's"
+FAILED = "weight sync after step 4 failed: "
+SKIPPED = FAILED + "the sampler's and the learner's"
+EMBEDDING, LAYER = "model.embed_tokens.weight", "model.layers.1.input_layernorm.weight"
 
 
 def in_sync(*arguments) -> dict:
@@ -26,34 +28,30 @@ def in_sync(*arguments) -> dict:
     return report
 
 
-@pytest.mark.sampler
-def test_tied_head():
-    report = in_sync(TINY_MODEL)
-    assert {
-        "model.embed_tokens.weight",
-        "model.layers.1.input_layernorm.weight",
-        "lm_head.weight",
-    } <= set(report["compared"])
+def assert_lost_updates_are_seen(report: dict) -> None:
     errors = report["errors"]
-    assert errors["skipped"][1].startswith(
-        "weight sync after step 4 failed: model.embed_tokens.weight"
-    )
+    assert f"{EMBEDDING} of rank 1's sampler differ" in errors["one value of rank 1"][1]
+    scores, bits = errors["lost"]  # of a small learning rate: seen by the bits alone
+    assert scores is None
+    assert bits.startswith(FAILED + EMBEDDING)
+
+
+@pytest.mark.sampler
+def test_lost_updates_and_a_lost_head_are_seen():
+    report = in_sync(TINY_MODEL)
+    assert {EMBEDDING, LAYER, "lm_head.weight"} <= set(report["compared"])
+    assert_lost_updates_are_seen(report)
+    errors = report["errors"]
+    assert LAYER in errors["lost"][1]
+    assert errors["skipped"][1].startswith(FAILED + EMBEDDING)
     assert errors["head left out"][0].startswith(SKIPPED)
     # On CPUs the head that vLLM computes with is a packed copy, whose bits cannot be compared.
     assert errors["head left out"][1] is None
-    assert (
-        "model.embed_tokens.weight of rank 1's sampler differ" in errors["one value of rank 1"][1]
-    )
-    assert "model.embed_tokens.weight (missing) of rank 0's sampler" in errors["no embedding"][1]
-    # A lost update of a small learning rate is seen by the bits alone.
-    scores, bits = errors["lost"]
-    assert scores is None
-    assert bits.startswith("weight sync after step 4 failed: model.embed_tokens.weight")
-    assert "model.layers.1.input_layernorm.weight" in bits
+    assert f"{EMBEDDING} (missing) of rank 0's sampler" in errors["no embedding"][1]
 
 
 @pytest.mark.sampler
-def test_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
+def test_an_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
     """The rows past the tokenizer's length have by far the largest logits: unmasked, nearly
     every token is one.
     """
@@ -64,41 +62,25 @@ def test_untied_head_and_padding_rows_that_are_never_sampled(untied_model):
 
 
 @pytest.mark.sampler
-def test_merged_lora_is_synced_and_a_lost_update_of_it_is_seen():
-    """On CPUs vLLM packs the tensors that LoRA changes, so their bits cannot be compared. On
-    GPUs two of them can.
-    """
-    assert (
-        "model.layers.1.input_layernorm.weight"
-        in in_sync(TINY_MODEL, "--lora-rank", "4")["compared"]
-    )
+def test_the_checks_hold_for_each_shard_of_a_shared_sampler():
+    report = in_sync(TINY_MODEL, "--sampler-ranks", 2)
+    assert {EMBEDDING, "lm_head.weight"} <= set(report["compared"])
+    assert_lost_updates_are_seen(report)
+    drawn_apart = report["errors"]["drawn apart"]
+    assert drawn_apart.startswith("ranks that share a sampler drew different tokens")
 
 
 @pytest.mark.sampler
-def test_the_checks_hold_for_each_shard_of_a_shared_sampler():
-    report = in_sync(TINY_MODEL, "--sampler-ranks", 2)
-    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(report["compared"])
-    scores, bits = report["errors"]["lost"]
-    assert scores is None
-    assert bits.startswith("weight sync after step 4 failed: model.embed_tokens.weight")
-    assert (
-        "model.embed_tokens.weight of rank 1's sampler differ"
-        in report["errors"]["one value of rank 1"][1]
-    )
-    assert report["errors"]["drawn apart"].startswith("the ranks of one sampler drew other tokens")
+@pytest.mark.extra
+def test_merged_lora_is_synced_and_a_forgotten_sync_of_it_is_seen():
+    """On CPUs vLLM packs the tensors that LoRA changes, so their bits cannot be compared. On
+    GPUs two of them can.
+    """
+    assert LAYER in in_sync(TINY_MODEL, "--lora-rank", "4")["compared"]
 
 
-FLAGS = (
-    "--preset",
-    "tiny",
-    "--questions-per-step",
-    8,
-    "--samples-per-question",
-    4,
-    "--rollouts-every",
-    1,
-)
-FLAGS += ("--watch-questions", 2, "--eval-every", 2, "--algo", "remax")
+FLAGS = "--preset tiny --questions-per-step 8 --samples-per-question 4 --rollouts-every 1"
+FLAGS += " --watch-questions 2 --algo remax"
 REWARD = """
 from pathlib import Path
 
@@ -109,83 +91,69 @@ def counted(text: str, reference: str) -> float:
 """
 
 
-def train(folder: Path, ranks: int, *flags, steps: int = 2) -> Path:
+def train(folder: Path, ranks: int, *flags) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "reward.py").write_text(REWARD)
-    flags += ("--rewards", f"accuracy,{folder / 'reward.py'}:counted", "--steps", steps)
-    run_ranks(ranks, "train.py", *FLAGS, *flags, "--output-dir", folder / "run")
+    flags += ("--rewards", f"accuracy,{folder / 'reward.py'}:counted")
+    run_ranks(ranks, "train.py", *FLAGS.split(), *flags, "--output-dir", folder / "run")
     return folder
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
-    return train(tmp_path_factory.mktemp("one") / "alone", 1)
+    return train(tmp_path_factory.mktemp("one") / "alone", 1, "--eval-every", 2, "--steps", 2)
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory) -> Path:
-    return train(tmp_path_factory.mktemp("two") / "shared", 2, "--sampler-ranks", 2)
-
-
-def unnamed(row: dict) -> dict:
-    """A line of rollouts without the folder in the names of its rewards."""
-    return row | {"rewards": list(row["rewards"].values())}
+def rollouts(folder: Path, step: int) -> list[dict]:
+    """Lines of rollouts without the folder in the names of the rewards."""
+    rows = json_lines(folder / f"run/rollouts/step-{step:06}.jsonl")
+    return [row | {"rewards": list(row["rewards"].values())} for row in rows]
 
 
 @pytest.mark.sampler
-def test_two_ranks_as_one_sampler_draw_what_one_rank_draws(alone, shared):
-    for step in ("000001", "000002"):
-        name = f"rollouts/step-{step}.jsonl"
-        expected, found = (json_lines(folder / "run" / name) for folder in (alone, shared))
+def test_two_ranks_as_one_sampler_draw_what_one_rank_draws(alone, tmp_path):
+    flags = ("--sampler-ranks", 2, "--eval-every", 2, "--steps", 2)
+    runs = alone, train(tmp_path / "shared", 2, *flags)
+    for step in (1, 2):
+        expected, found = (rollouts(run, step) for run in runs)
         assert len(found) == 8 * 4
-        assert [unnamed(row) for row in found] == [unnamed(row) for row in expected]
-        tokens = [
-            json_lines(folder / f"run/tokens/step-{step}.jsonl") for folder in (alone, shared)
-        ]
+        assert found == expected
+        tokens = [json_lines(run / f"run/tokens/step-{step:06}.jsonl") for run in runs]
         for one, two in zip(*tokens, strict=True):
             assert two["ids"] == one["ids"]
             for who in ("sampler", "learner"):
                 # The learner has no log-probabilities of an answer without a gradient.
                 assert np.abs(np.array(two[who] or [0]) - np.array(one[who] or [0])).max() < 1e-5
-    for name in ("evals/step-000000/samples.jsonl", "evals/step-000002/samples.jsonl"):
-        assert json_lines(shared / "run" / name) == json_lines(alone / "run" / name)
-    watched = [json_lines(folder / "run/watch/step-000002.jsonl") for folder in (alone, shared)]
+    for step in (0, 2):
+        expected, found = (
+            json_lines(run / f"run/evals/step-{step:06}/samples.jsonl") for run in runs
+        )
+        assert found == expected
+    watched = [json_lines(run / "run/watch/step-000002.jsonl") for run in runs]
     assert [row["answer"] for row in watched[1]] == [row["answer"] for row in watched[0]]
-    metrics = json_lines(shared / "run" / "metrics.jsonl")
-    assert metrics[2]["sync/difference"] < 1e-5
-    assert (
-        metrics[1]["tokens/greedy"]
-        == json_lines(alone / "run" / "metrics.jsonl")[1]["tokens/greedy"]
-        > 0
-    )
-
-
-@pytest.mark.sampler
-def test_no_answer_is_graded_twice(alone, shared):
-    calls = [len((folder / "reward.calls").read_text().splitlines()) for folder in (alone, shared)]
+    metrics = [json_lines(run / "run/metrics.jsonl") for run in runs]
+    assert metrics[1][2]["sync/difference"] < 1e-5
+    assert metrics[1][1]["tokens/greedy"] == metrics[0][1]["tokens/greedy"] > 0
+    # No answer is graded twice
+    calls = [len((run / "reward.calls").read_text().splitlines()) for run in runs]
     assert calls[0] == calls[1] > 0
 
 
 @pytest.mark.sampler
+@pytest.mark.extra
 def test_four_ranks_are_two_samplers(alone, tmp_path):
-    folder = train(tmp_path / "four", 4, "--sampler-ranks", 2, "--eval-every", 0, steps=1)
-    expected, found = (
-        json_lines(run / "run/rollouts/step-000001.jsonl") for run in (alone, folder)
-    )
-    assert [unnamed(row) for row in found] == [unnamed(row) for row in expected]
+    flags = ("--sampler-ranks", 2, "--eval-every", 0, "--steps", 1)
+    assert rollouts(train(tmp_path / "four", 4, *flags), 1) == rollouts(alone, 1)
 
 
 def test_a_shard_is_compared_with_its_part_of_the_whole():
     whole = torch.arange(35).view(7, 5)
     padded = torch.cat([whole, torch.full((5, 5), -1)])  # [12, 5]
     for size in (1, 2, 3, 4):
-        shards = padded.chunk(size)
-        compared = [comparable(whole, shard, place)[0] for place, shard in enumerate(shards)]
+        pairs = [comparable(whole, shard, place) for place, shard in enumerate(padded.chunk(size))]
         # Nothing is left out, and no padding is compared
-        assert torch.equal(torch.cat(compared), whole)
-        assert all(
-            torch.equal(*comparable(whole, shard, place)) for place, shard in enumerate(shards)
-        )
+        assert torch.equal(torch.cat([part for part, _ in pairs]), whole)
+        assert all(torch.equal(*pair) for pair in pairs)
     columns = torch.arange(24).view(4, 6)
     for place, shard in enumerate(columns.chunk(2, dim=1)):
         assert torch.equal(*comparable(columns, shard, place))

@@ -11,8 +11,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch.distributed as dist
-from transformers import PreTrainedTokenizerBase
 
 from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
@@ -21,7 +19,9 @@ from bnpo.grading.grader import Grader, Grades
 from bnpo.ranks import gather
 from bnpo.tasks import Problem
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
+    from transformers import PreTrainedTokenizerBase
+
     from bnpo.policy.sampler import Sampler
 
 
@@ -31,7 +31,7 @@ class Task:
 
     problems: list[Problem]
     prompts: list[list[int]]
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: "PreTrainedTokenizerBase"
     grader: Grader
     # Whether prompts ask for answer tags, so that the final answer stands between them
     answer_tags: bool
@@ -123,6 +123,7 @@ def sample_batch(
     While fewer than n questions have answers with unequal rewards, n more are drawn, up to
     --resample-rounds times. Raises InputError if most answers have a reward outside its range.
     """
+
     n, seed = config.batch.questions_per_step, config.sampling.seed
     groups: list[Group] = []  # [q]
     seconds: dict[str, float] = Counter()
@@ -162,6 +163,8 @@ def sample_groups(
 
     Adds to `seconds`, by phase. A collective.
     """
+    import torch.distributed as dist
+
     share = np.array_split(np.arange(len(questions)), dist.get_world_size())[dist.get_rank()]
     own = [int(questions[i]) for i in share]  # may be empty
     sampled = sampler.sample(

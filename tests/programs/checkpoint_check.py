@@ -36,7 +36,7 @@ def main() -> None:
     # From the start on, what is freed goes back at once: holes in the heap would count as held.
     ctypes.CDLL(None).mallopt(-3, 2**20)  # M_MMAP_THRESHOLD (malloc.h)
     import torch.distributed as dist
-    from learner_check import fixed_experience
+    from learner_check import fixed_batch
     from transformers import AutoTokenizer
 
     from bnpo.config import parse_train_config
@@ -55,7 +55,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
     learner = Learner(model, len(tokenizer), config)
     # The optimizer has a state from here on
-    learner.update(fixed_experience("one update"), lr=1e-4)
+    learner.update(*fixed_batch(), lr=1e-4)
 
     def save(step: int, file_bytes: int = FILE_BYTES) -> None:
         checkpoint.FILE_BYTES = file_bytes

@@ -15,50 +15,45 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
+import numpy as np  # isort: skip
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from bnpo.algorithm.batching import collate
+from bnpo.algorithm.loss import clipped_surrogate, importance_weights
+from bnpo.config import TINY_MODEL
+from bnpo.policy import model as policy_model
+from bnpo.policy.model import ATTENTION, Policy
+
 GPU = "cuda:0"
+PROMPTS, GROUPS = [[1, 2, 3]] * 4 + [[4]], [0, 0, 0, 0, 1]
+ANSWERS = [[5] * length for length in (1, 9, 9, 40, 7)]
+
+
+def device_of_loss(policy: Policy, indices: list[int], prompts_on: str = GPU) -> str:
+    batch = collate(PROMPTS, ANSWERS, GROUPS, np.array(indices, dtype=np.int64), GPU)
+    batch = replace(batch, input_ids=batch.input_ids.to(prompts_on))
+    for top_k in (None, 50):
+        logprobs = policy(batch, temperature=0.7, top_k=top_k)  # [answer tokens]
+        ones = batch.per_token(np.ones(5))
+        weights = importance_weights(ones, ones, 2.0)
+        loss, *_ = clipped_surrogate(logprobs, ones, ones, weights, 0.2, 0.2)
+    return str(loss.device)
 
 
 def main() -> None:
-    import numpy as np
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    from bnpo.algorithm.batching import collate
-    from bnpo.algorithm.loss import clipped_surrogate, importance_weights
-    from bnpo.config import TINY_MODEL
-    from bnpo.policy import model as policy_model
-    from bnpo.policy.model import ATTENTION, Policy
-
     policy_model.compute_capability = lambda: (9, 0)  # the GPU is described, too
-
     torch.ops.load_library(sys.argv[1])
-    config = AutoConfig.from_pretrained(TINY_MODEL)
+    config, settings = AutoConfig.from_pretrained(TINY_MODEL), {"attn_implementation": ATTENTION}
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16, attn_implementation=ATTENTION
-        )
-    prompts, answers = [[1, 2, 3]] * 4 + [[4]], [[5] * length for length in (1, 9, 9, 40, 7)]
-
-    def device_of_loss(indices: list[int], prompts_on: str = GPU) -> str:
-        batch = collate(prompts, answers, np.array(indices, dtype=np.int64), GPU)
-        batch = replace(batch, input_ids=batch.input_ids.to(prompts_on))
-        for top_k in (None, 50):
-            logprobs = policy(batch, temperature=0.7, top_k=top_k)  # [answer tokens]
-            ones = batch.flat(np.ones(5))
-            weights = importance_weights(ones, ones, 2.0)
-            loss, *_ = clipped_surrogate(logprobs, ones, ones, weights, 0.2, 0.2)
-        return str(loss.device)
-
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, **settings)
     with FakeTensorMode(allow_non_fake_inputs=True):
         policy = Policy(model.to_empty(device=GPU), config.vocab_size - 2)
-        report = {
-            "prompts shared": device_of_loss([0, 1, 2, 3]),
-            "prompts not shared": device_of_loss([3, 4]),
-            "no answers": device_of_loss([]),
-        }
+        cases = {"prompts shared": [0, 1, 2, 3], "prompts not shared": [3, 4], "no answers": []}
+        report = {name: device_of_loss(policy, indices) for name, indices in cases.items()}
         try:
-            device_of_loss([3, 4], prompts_on="cpu")
+            device_of_loss(policy, [3, 4], prompts_on="cpu")
         except RuntimeError as error:
             report["a prompt on the CPU"] = "mixed" if "device" in str(error) else str(error)
     print("REPORT " + json.dumps(report), flush=True)

@@ -18,29 +18,27 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bnpo.batch import Answer, Batch
 from bnpo.config import parse_train_config
-from bnpo.policy.learner import Experience, Learner
+from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.sampling import EngineSettings
-from bnpo.policy.weight_sync import measure_sync, prove_start, refresh_sampler, whole_weights
-from bnpo.runs.checkpoint import Progress, save_checkpoint
+from bnpo.policy.start_check import check_start
+from bnpo.policy.weight_sync import WeightSync
+from bnpo.runs.checkpoint import Progress, save_checkpoint, whole_weights
 from bnpo.runs.folder import checkpoint_folder
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(20, 110, 24).tolist() for _ in range(2)]
 ANSWERS = [RNG.integers(20, 110, length).tolist() for length in (30, 12, 40, 25)]
-EXPERIENCE = Experience(
-    prompts=[PROMPTS[i // 2] for i in range(4)],
-    answers=ANSWERS,
-    sampler_logprobs=[np.full(len(answer), -5.0) for answer in ANSWERS],
-    advantages=np.array([1.0, -1.0, 0.5, -2.0]),
-)
+SAMPLED = [Answer(answer, True, np.full(len(answer), -5.0)) for answer in ANSWERS]
+BATCH, ADVANTAGES = Batch.of(PROMPTS, [SAMPLED[:2], SAMPLED[2:]]), np.array([[1, -1], [0.5, -2]])
 
 
 def digest(learner: Learner) -> str:
     """Hash of the learner's weights."""
     total = hashlib.sha256()
-    for name, tensor in whole_weights(learner.model, tied_too=False):
+    for name, tensor in whole_weights(learner.model):
         total.update(name.encode() + tensor.float().numpy().tobytes())
     return total.hexdigest()
 
@@ -68,21 +66,22 @@ def check(model: Path, dtype: str) -> dict:
     checkpoint = checkpoint_folder(model.with_name(f"{model.name}-{dtype}"), 1)
     learner = Learner(str(model), len(TOKENIZER), config)
     before = learner.score(PROMPTS[0], ANSWERS[0])
-    learner.update(EXPERIENCE, lr=1e-3)
+    learner.update(BATCH, ADVANTAGES, lr=1e-3)
     save_checkpoint(learner, TOKENIZER, checkpoint.parent.parent, Progress(step=1), card="", keep=0)
     saved = learner.score(PROMPTS[0], ANSWERS[0])
-    learner.update(EXPERIENCE, lr=1e-3)
+    learner.update(BATCH, ADVANTAGES, lr=1e-3)
 
     of_transformers, names = plain_scores(checkpoint, dtype)
     resumed = Learner(str(checkpoint), len(TOKENIZER), config)
     resumed.load(checkpoint / "trainer")
     sampler = Sampler(str(checkpoint), TOKENIZER, EngineSettings(max_tokens=192, dtype=dtype))
-    start_check = prove_start(resumed, sampler, PROMPTS[0] + PROMPTS[1])
+    sync = WeightSync(resumed, sampler, 192)
+    check_start(resumed, sampler, sync, PROMPTS[0] + PROMPTS[1], config)
     of_vllm = sampler.score(PROMPTS[0], ANSWERS[0])
-    resumed.update(EXPERIENCE, lr=1e-3)
-    refresh_sampler(resumed, sampler, 2)
+    with sync.sampler_asleep(2, BATCH):
+        resumed.update(BATCH, ADVANTAGES, lr=1e-3)
     return {
-        "sync": measure_sync(resumed, sampler, EXPERIENCE, 2, start_check.sync_bound),
+        "sync": sync.difference,
         "moved": float(np.abs(saved - before).mean()),
         "resumed": digest(resumed) == digest(learner),
         "transformers": float(np.abs(of_transformers - saved).mean()),

@@ -14,13 +14,13 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
+import torch
+import torch.distributed as dist
+
 GIB = 2**30
 
 
 def main() -> None:
-    import torch
-    import torch.distributed as dist
-
     sys.path.append("scripts")
     import gpu_check_step as step
 
@@ -28,9 +28,9 @@ def main() -> None:
     torch.cuda.synchronize = lambda: None
     dist.init_process_group("gloo")
     folder, rows = sys.argv[1], {}
-    learner, _ = step.open_learner(folder, "--preset", "paper-1.5b")
+    learner, config = step.open_learner(folder, "--preset", "paper-1.5b")
     sampler = step.start_sampler(folder, learner.model.config.vocab_size, rows)
-    step.measure_gap(learner, sampler, "fresh", rows)
+    step.measure_gap(learner, sampler, config.sampling.temperature, "fresh", rows)
     step.measure_sync_speed(learner, sampler, "sync", rows)
     print("REPORT " + json.dumps(rows), flush=True)
     # A normal exit can end in SIGABRT, because the threads of so many engines end in any order

@@ -1,4 +1,4 @@
-"""train.py with a learner that raises where the start is proved: a fault of ours, not of the
+"""train.py with a learner that raises where the start is checked: a fault of ours, not of the
 model. Flags as train.py.
 """
 

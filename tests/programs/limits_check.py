@@ -5,60 +5,37 @@ layer, and what it leaves behind, depends on the size of a model relative to the
 program divides the limits by what divides the model. It calls the learner's methods in all orders
 of two, and after each call looks for weights that are still gathered or in flight.
 
-Launched by tests/test_limits.py with the folders of the models and one for checkpoints; prints the
-reports of all ranks as one JSON line.
+Launched by tests/test_limits.py with the folder of a model, one for checkpoints, the number that
+multiplies the limits, and flags. Reports what each rank has found.
 """
 
 import hashlib
-import json
 import shutil
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
-from bnpo.environment import setup_environment
+from shared import batch_of, config_of, report  # isort: skip
+import numpy as np
+import torch.distributed as dist
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
 
-setup_environment()
+from bnpo.policy import learner as module
+from bnpo.policy.learner import Learner
+from bnpo.policy.start_check import own_score
+from bnpo.policy.weight_sync import whole_layers
+from bnpo.ranks import gather
+from bnpo.runs.checkpoint import save_weights
 
-
-LAYER = 49_000
-"""Elements of a layer of the small models."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """A model of the paper's family, by what matters to the limits."""
-
-    layer: float  # elements of a layer
-    embedding: float  # elements of the embedding
-    layers: int  # fewer than in the real 7B and 32B, which are far beyond the limits with these
-    tied: bool
-
-
-SIZES = {
-    "0.5B": Size(14.9e6, 136e6, 24, tied=True),
-    "1.5B": Size(46.8e6, 233e6, 28, tied=True),
-    "7B": Size(233e6, 545e6, 10, tied=False),
-    "32B": Size(487e6, 778e6, 10, tied=False),
-}
-SETTINGS = {
-    "plain": "",
-    "checkpointing": "--gradient-checkpointing",
-    "mini-batches": "--mini-batches 2 --ppo-iterations 2",
-    "offloaded": "--offload-optimizer --offload-weights",
-    "LoRA": "--lora-rank 2",
-}
-CASES = {  # by number of ranks: size and setting
-    1: [(size, "plain") for size in SIZES]
-    + [("1.5B", name) for name in SETTINGS if name != "plain"],
-    2: [("0.5B", "plain"), ("1.5B", "mini-batches"), ("7B", "LoRA")],
-}
 CALLS = ("own score", "score", "update", "update without gradient", "sync", "save", "load")
+PROMPT, ANSWER = [1, 30, 40, 2], list(range(40, 60))
 
 
 def all_pairs() -> list[str]:
-    """Calls in an order in which each follows each, itself included (a walk along all edges)."""
+    """Return calls in an order in which each follows each, itself included (a walk along all
+    edges).
+    """
     unused = {call: list(CALLS) for call in CALLS}
     walk, path = [CALLS[0]], []
     while walk:
@@ -69,53 +46,28 @@ def all_pairs() -> list[str]:
     return path[::-1]
 
 
-def scale_limits() -> dict[str, float]:
-    """Return a dict whose "scale" multiplies the limits of ZeRO-3 in learners made from now on."""
-    from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-
-    from bnpo.policy import learner
-
-    default, own_settings = DeepSpeedZeroConfig(stage=3), learner.deepspeed_settings
-    limits = {"scale": 1.0}
+def limits(scale: float):
+    """Return a context in which learners are made with limits that are multiplied by `scale`."""
+    default, own_settings = DeepSpeedZeroConfig(stage=3), module.deepspeed_settings
 
     def settings(config) -> dict:
-        scaled, scale = own_settings(config), limits["scale"]
-        scaled["zero_optimization"] |= {
-            "stage3_max_live_parameters": int(scale * default.max_live_parameters),
-            "stage3_max_reuse_distance": int(scale * default.max_reuse_distance),
-            "stage3_param_persistence_threshold": int(scale * default.param_persistence_threshold),
-            "reduce_bucket_size": int(scale * learner.REDUCE_BUCKET),
-        }
+        scaled = own_settings(config)
+        for name in ("max_live_parameters", "max_reuse_distance", "param_persistence_threshold"):
+            scaled["zero_optimization"][f"stage3_{name}"] = int(scale * getattr(default, name))
+        scaled["zero_optimization"]["reduce_bucket_size"] = int(scale * module.REDUCE_BUCKET)
         return scaled
 
     def zero_config(stage: int) -> DeepSpeedZeroConfig:
-        prefetched = int(limits["scale"] * default.prefetch_bucket_size)
+        prefetched = int(scale * default.prefetch_bucket_size)
         return DeepSpeedZeroConfig(stage=stage, stage3_prefetch_bucket_size=prefetched)
 
-    learner.deepspeed_settings, learner.DeepSpeedZeroConfig = settings, zero_config
-    return limits
+    return patch.multiple(module, deepspeed_settings=settings, DeepSpeedZeroConfig=zero_config)
 
 
-def experience(*, gradient: bool):
-    """8 answers to 4 questions."""
-    import numpy as np
-
-    from bnpo.policy.learner import Experience
-
-    rng = np.random.default_rng(0)
-    answers = [rng.integers(20, 110, rng.integers(4, 30)).tolist() for _ in range(8)]
-    return Experience(
-        prompts=[[1, 30 + i // 2, 40, 2] for i in range(8)],
-        answers=answers,
-        sampler_logprobs=[rng.normal(-4, 1, len(answer)) for answer in answers],
-        advantages=rng.normal(size=8) * gradient,
-    )
-
-
-def left_behind(learner) -> list[str]:
-    """The weights that are not partitioned, without the small ones that ZeRO-3 never releases."""
-    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
-
+def left_behind(learner: Learner) -> list[str]:
+    """Return the weights that are not partitioned, but for the small ones that ZeRO-3 never
+    releases.
+    """
     return [
         f"{name} is {parameter.ds_status.name}"
         for name, parameter in learner.policy.named_parameters()
@@ -123,22 +75,11 @@ def left_behind(learner) -> list[str]:
     ]
 
 
-def hash_of_weights(learner) -> str:
-    from bnpo.policy.weight_sync import whole_weights
-
-    hashed = hashlib.sha256()
-    for name, tensor in whole_weights(learner.model, tied_too=True):
-        hashed.update(name.encode() + tensor.float().numpy().tobytes())
-    return hashed.hexdigest()
-
-
-def calls_of(learner, folder: Path) -> dict[str, Callable[[], object]]:
-    import torch.distributed as dist
-
-    from bnpo.policy.weight_sync import own_score, whole_weights
-    from bnpo.runs.checkpoint import save_weights
-
-    prompt, answer = [1, 30, 40, 2], list(range(40, 60))
+def calls_of(learner: Learner, folder: Path) -> dict[str, Callable[[], object]]:
+    rng = np.random.default_rng(0)
+    ids = [rng.integers(20, 110, rng.integers(4, 30)).tolist() for _ in range(8)]
+    batch = batch_of(ids, [rng.normal(-4, 1, len(tokens)) for tokens in ids], questions=4)
+    advantages = rng.normal(size=(4, 2))
 
     def save() -> None:
         dist.barrier()  # another rank may still be loading
@@ -151,58 +92,46 @@ def calls_of(learner, folder: Path) -> dict[str, Callable[[], object]]:
         dist.barrier()
 
     calls = (
-        lambda: own_score(learner, prompt, answer, answer[::-1]),
-        lambda: learner.score(prompt, answer),
-        lambda: learner.update(experience(gradient=True), lr=1e-4),
-        lambda: learner.update(experience(gradient=False), lr=1e-4),
-        lambda: list(whole_weights(learner.model, tied_too=True)),
+        lambda: own_score(learner, PROMPT, ANSWER, ANSWER[::-1]),
+        lambda: learner.score(PROMPT, ANSWER),
+        lambda: learner.update(batch, advantages, lr=1e-4),
+        lambda: learner.update(batch, 0 * advantages, lr=1e-4),
+        lambda: list(whole_layers(learner.model, tied_too=True)),
         save,
         lambda: learner.load(folder),
     )
     return dict(zip(CALLS, calls, strict=True))
 
 
-def walk(learner, folder: Path) -> dict:
-    """Make all calls. Return the first that fails or leaves weights behind, and the weights."""
+def walk(learner: Learner, folder: Path) -> str:
+    """Make all calls. Return the first that fails or leaves weights behind, or a hash of the
+    weights.
+    """
     calls, before = calls_of(learner, folder), "start"
     calls["save"]()
     for call in all_pairs():
         try:
             calls[call]()
         except Exception as error:
-            return {"fault": f"{call} after {before}: {type(error).__name__}: {str(error)[:300]}"}
+            return f"{call} after {before}: {type(error).__name__}: {str(error)[:300]}"
         if left := left_behind(learner):
-            return {"fault": f"{call} after {before}: {len(left)} weights, such as {left[0]}"}
+            return f"{call} after {before}: {len(left)} weights, such as {left[0]}"
         before = call
-    return {"weights": hash_of_weights(learner)}
+    hashed = hashlib.sha256()
+    for _, tensors in whole_layers(learner.model, tied_too=True):
+        for name, tensor in tensors.items():
+            hashed.update(name.encode() + tensor.float().numpy().tobytes())
+    return f"weights {hashed.hexdigest()}"
 
 
-def main() -> None:
-    import torch.distributed as dist
-
-    from bnpo.config import parse_train_config
-    from bnpo.policy.learner import Learner
-    from bnpo.ranks import gather
-
-    models, scratch = dict(zip(SIZES, sys.argv[1:5], strict=True)), Path(sys.argv[5])
-    dist.init_process_group("gloo")
-    limits, report = scale_limits(), {}
-    for size, setting in CASES[dist.get_world_size()]:
-        argv = ["--preset", "tiny", "--model", models[size], "--samples-per-question", "2"]
-        argv += ["--micro-batch-tokens", "64", *SETTINGS[setting].split()]
-        config, _ = parse_train_config(argv, has_cuda=False)
-        limits["scale"] = LAYER / SIZES[size].layer
-        results = walk(Learner(models[size], 110, config), scratch)
-        if size == "1.5B":  # the same within the limits
-            limits["scale"] = 1.0
-            results["within"] = walk(Learner(models[size], 110, config), scratch)
-        report[f"{size} {setting}"] = results
-    of_ranks = gather(report)
-    if dist.get_rank() == 0:
-        print("REPORT " + json.dumps(of_ranks), flush=True)
-    dist.destroy_process_group()
-    sys.stdout.flush()
+def check(model: str, folder: str, scale: str, *flags: str) -> list[tuple[str, str]]:
+    sizes = "--samples-per-question 2 --micro-batch-tokens 64 --model"
+    config = config_of(sizes, model, *flags)
+    within = walk(Learner(model, 110, config), Path(folder))
+    with limits(float(scale)):
+        beyond = walk(Learner(model, 110, config), Path(folder))
+    return gather((within, beyond))
 
 
 if __name__ == "__main__":
-    main()
+    report(check)

@@ -76,6 +76,7 @@ class WeightSync:
                 if layer in (None, middle_layer):
                     compared.update(tensors)
                 yield from tensors.items()
+                del tensors  # before the next layer is gathered
 
         held = self._sampler.load_weights(weights())
         check_equal(compared, held, step, self._sampler.place)

@@ -143,6 +143,7 @@ def whole_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (name, whole tensor) of a partitioned `model`, a layer at a time. A collective."""
     for _, tensors in whole_layers(model, tied_too=False):
         yield from tensors.items()
+        del tensors  # before the next layer is gathered
 
 
 def save_weights(model: torch.nn.Module, folder: Path) -> None:

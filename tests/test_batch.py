@@ -1,0 +1,175 @@
+"""The batch of a step: its groups, those that are trained on, and its metrics. The sampler is
+replaced; answers are graded as in a run.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from bnpo.algorithm.advantages import compute_advantages
+from bnpo.batch import Answer, SampledGroup, Task, has_signal, sample_batch
+from bnpo.config import PRESETS, TINY_MODEL, with_settings
+from bnpo.data import Problem
+from bnpo.grading.grader import Grader
+from bnpo.policy.learner import Update
+from bnpo.runs.metrics import Step
+
+TOKENIZER = AutoTokenizer.from_pretrained(TINY_MODEL)
+REWARDS = """
+def good(text: str, reference: str) -> float:
+    if "fail" in text:
+        raise ValueError("no reward")
+    return float("good" in text)
+
+
+def long(text: str, reference: str) -> float:
+    return float("long" in text)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_rank() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def answer(text: str) -> Answer:
+    ids = TOKENIZER.encode(text)
+    return Answer(ids, "cut" not in text, np.zeros(len(ids)))
+
+
+class Sampler:
+    """Its answers have the texts of `draws`, [draws][n][m], the last prompt's first."""
+
+    def __init__(self, draws: list, greedy: list[str]):
+        self.draws, self.greedy = iter(draws), greedy
+
+    def sample(self, prompts, seeds, *, n, greedy_too, **_sampling) -> Iterator[SampledGroup]:
+        assert len(set(seeds)) == len(prompts)
+        for i, texts in reversed(list(enumerate(next(self.draws)))):
+            assert len(texts) == n
+            if greedy_too:
+                yield SampledGroup(i, True, [answer(self.greedy[i])])
+            yield SampledGroup(i, False, list(map(answer, texts)))
+
+
+def sampled(tmp_path, draws, greedy=(), functions=("good",), **settings):
+    """Return the batch of `draws` of texts, and the settings of its run."""
+    (tmp_path / "mine.py").write_text(REWARDS)
+    rewards = tuple(f"{tmp_path / 'mine.py'}:{function}" for function in functions)
+    n, m = len(draws[0]), len(draws[0][0])
+    sizes = {"questions_per_step": n, "samples_per_question": m, "resample_rounds": len(draws) - 1}
+    config = with_settings(PRESETS["tiny"], rewards=rewards, **sizes | settings)
+    problems = [Problem(str(i), "1+1=?", "2") for i in range(5)]
+    with closing(Grader(rewards, workers=1)) as grader:
+        task = Task(problems, [[i] for i in range(5)], TOKENIZER, grader, answer_tags=False)
+        return sample_batch(task, 0, 0, Sampler(draws, greedy), config), config
+
+
+MIXED, RIGHT, WRONG = ["good", "bad"], ["good", "good"], ["bad", "bad"]
+
+
+def test_groups_have_the_answers_and_rewards_of_their_questions(tmp_path):
+    texts = [[f"good {i}", f"bad and cut {i}"] for i in range(4)]
+    batch, _ = sampled(tmp_path, [texts])
+    assert len({group.question for group in batch.groups}) == 4
+    for group, written in zip(batch.groups, texts, strict=True):
+        assert group.prompt == [group.question]
+        assert [TOKENIZER.decode(each.token_ids) for each in group.answers] == written
+    assert batch.rewards[:, :, 0].tolist() == [[1, 0]] * 4
+    assert batch.finished.tolist() == [[True, False]] * 4
+    assert batch.lengths.tolist() == [[len(a.token_ids) for a in g.answers] for g in batch.groups]
+    assert (batch.place, batch.seconds.keys()) == (4, {"generate", "reward", "gather"})
+
+
+@pytest.mark.parametrize(
+    ("draws", "trained", "drawn"),
+    [
+        ([[RIGHT, MIXED], [WRONG, MIXED]], [1, 3], 4),
+        ([[RIGHT, WRONG], [MIXED, RIGHT]], [0, 2], 4),  # the first of those without a signal
+        ([[MIXED, MIXED], [MIXED, MIXED]], [0, 1], 2),  # a second draw would be in vain
+    ],
+)
+def test_questions_are_drawn_until_enough_have_a_signal(draws, trained, drawn, tmp_path):
+    batch, _ = sampled(tmp_path, draws)
+    assert batch.trained.tolist() == trained
+    assert len(batch.groups) == batch.place == drawn
+
+
+def test_answers_whose_reward_fails_are_left_out_and_without_the_greedy_one_all_are(tmp_path):
+    draws, greedy = [[["good", "fail"], MIXED, MIXED]], ["bad", "fail", "bad"]
+    batch, config = sampled(tmp_path, draws, greedy, algo="remax")
+    assert batch.failed.tolist() == [[False, True], [True, True], [False, False]]
+    assert batch.failures == {"ValueError": 2}
+    values, _ = compute_advantages(
+        config.method, batch.rewards, greedy_rewards=batch.greedy_rewards, failed=batch.failed
+    )
+    assert values.tolist() == [[0, 0], [0, 0], [1, 0]]  # one answer is no group
+
+
+@pytest.mark.parametrize(
+    ("rewards", "weights", "failed", "signal"),
+    [
+        ([[1, 0], [1, 0]], None, None, False),
+        ([[1, 0], [1, 1]], None, None, True),
+        ([[1, 0], [1, 1]], (1, 0), None, False),  # the second reward is only recorded
+        ([[0, 1], [1, 1]], (1, 0), None, True),
+        ([[1], [0], [0]], None, [1, 0, 0], False),  # the one right answer has failed
+        ([[0], [1], [0]], None, [1, 0, 0], True),
+        ([[1], [0], [0]], None, [0, 1, 1], False),  # one answer is left
+        ([[1], [0], [0]], None, [1, 1, 1], False),
+    ],
+)
+def test_a_group_has_a_signal_if_a_reward_of_answers_that_count_differs(
+    rewards, weights, failed, signal
+):
+    failed = None if failed is None else np.array([failed], dtype=bool)
+    assert has_signal(np.array([rewards]), weights, failed).tolist() == [signal]
+
+
+def test_metrics_are_those_of_what_is_trained(tmp_path):
+    draws = [[["good", "bad, long and cut"], ["good and long", "fail"]]]
+    weights = {"functions": ("good", "long"), "reward_weights": (1.0, 0.2)}
+    batch, config = sampled(tmp_path, draws, **weights)
+    ranges = [(0.0, 1.0)] * 2
+    values, fits = compute_advantages(
+        config.method, batch.rewards, ranges=ranges, failed=batch.failed
+    )
+    update = Update({"updates/skipped": 0.0, "tokens/trained": 0.0}, {}, 1.0)
+    seconds = {"total": 4.0, "update": 1.0}
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    for parameter in model.parameters():
+        parameter.ds_numel = parameter.numel()  # as ZeRO-3 notes it
+    metrics = Step(1, batch, values, fits, update, 0.0, seconds).metrics(config, ranges, model)
+    means = [1 / 1.2, 0.2 / 1.2, 1]  # of the three answers that count
+    questions = [np.mean(means[:2]), means[2]]
+    lengths = batch.lengths.astype(float)
+    expected = {
+        "reward/mean": np.mean(means),
+        "reward/se": np.std(questions, ddof=1) / np.sqrt(2),
+        "reward/good": 2 / 3,
+        "reward/long": 2 / 3,
+        "groups/all_equal": 0.5,
+        "answers/left_out": 0.25,
+        "answers/truncated": 0.25,
+        "answers/mean_tokens": lengths.mean(),
+        "reward/timeouts": 0,
+        "reward/errors": 1,
+        "reward/errors/ValueError": 1,
+        # One question is left with two answers: the fit is that of its p
+        "beta/E": questions[0],
+        "tokens/per_second": lengths.sum() / 4,
+    }
+    # Each parameter 6 times per token; 12 per layer, hidden unit and pair of tokens. Only the first
+    # question's answers have a gradient, and its prompt has one token.
+    pairs = 0.5 + sum(length**2 / 2 + length for length in lengths[0])
+    shape = model.config
+    operations = 6 * model.num_parameters() * (1 + lengths[0].sum())
+    operations += 12 * shape.num_hidden_layers * shape.hidden_size * pairs
+    expected["update/tflop"] = operations / 1e12
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected)
