@@ -36,8 +36,9 @@ from transformers import AutoModelForCausalLM
 from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
 from bnpo.algorithm.estimators import Method
+from bnpo.batch import questions_at
 from bnpo.config import TrainConfig, parse_train_config
-from bnpo.data import load_sources, questions_at
+from bnpo.data import load_sources
 from bnpo.grading.grader import Grader
 from bnpo.policy.folder import model_folder
 from bnpo.prompts import encode_problems, stop_token_ids

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bnpo.batch import sampling_seeds
 from bnpo.config import TINY_MODEL
-from bnpo.data import sampling_seeds
 from bnpo.files import RunError
 from bnpo.policy.sampling import EngineSettings
 from bnpo.prompts import encode_prompt, stop_token_ids

@@ -16,14 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bnpo.batch import WATCHED, questions_at, sampling_seeds
 from bnpo.data import (
-    WATCHED,
     Columns,
     Problem,
     load_problems,
     load_sources,
-    questions_at,
-    sampling_seeds,
 )
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT

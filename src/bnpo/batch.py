@@ -1,5 +1,5 @@
-"""The batch of one step: every rank samples and grades answers to its share of the questions, and
-all of them are gathered.
+"""The batch of one step: which questions it has, and every rank's samples and grades of its share
+of them, gathered.
 """
 
 import time
@@ -14,7 +14,6 @@ import numpy as np
 
 from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
-from bnpo.data import questions_at, sampling_seeds
 from bnpo.grading.grader import Grader, Grades
 from bnpo.ranks import gather
 from bnpo.tasks import Problem
@@ -178,31 +177,31 @@ def sample_groups(
         greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
     )
     started, grading = time.perf_counter(), 0.0
-    # By (whether it is the greedy answer, index in `own`), since vLLM finishes in any order
-    answers: dict[tuple[bool, int], list[Answer]] = {}
-    outcomes: dict[tuple[bool, int], list[list[Future]]] = {}
+    # Answers and their rewards to come, by (whether it is the greedy answer, index in `own`), since
+    # vLLM finishes in any order
+    graded: dict[tuple[bool, int], tuple[list[Answer], list[list[Future]]]] = {}
     for group in sampled:
         # Grading starts while other answers are still sampled, slow comparisons in worker processes
         grading_since = time.perf_counter()
         token_ids = [answer.token_ids for answer in group.answers]
         texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
         references = [task.problems[own[group.prompt_index]].answer] * len(texts)
-        key = group.greedy, group.prompt_index
-        answers[key] = group.answers
-        outcomes[key] = task.grader.submit(texts, references, task.answer_tags)
+        outcomes = task.grader.submit(texts, references, task.answer_tags)
+        graded[group.greedy, group.prompt_index] = group.answers, outcomes
         grading += time.perf_counter() - grading_since
     seconds["generate"] += time.perf_counter() - started - grading
 
     grading_since = time.perf_counter()
     own_groups = []
     for i, question in enumerate(own):
-        grades, greedy = task.grader.collect(outcomes[False, i]), None
+        answers, outcomes = graded[False, i]
+        grades, greedy = task.grader.collect(outcomes), None
         failed = grades.failed  # [m]
-        if (True, i) in answers:
-            greedy = answers[True, i][0], task.grader.collect(outcomes[True, i])
+        if (True, i) in graded:
+            [answer], outcomes = graded[True, i]
+            greedy = answer, task.grader.collect(outcomes)
             failed = failed | greedy[1].failed  # [m] | [1]
-        prompt = task.prompts[question]
-        own_groups.append(Group(question, prompt, answers[False, i], grades, failed, greedy))
+        own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))
     seconds["reward"] += grading + time.perf_counter() - grading_since
 
     started = time.perf_counter()
@@ -230,3 +229,38 @@ def has_signal(
     # Rewards of each question's first answer that has not failed, [q, 1, K]
     first = counted[np.arange(len(counted)), failed.argmin(axis=1)][:, None]
     return ((counted != first) & ~failed[:, :, None]).any(axis=(1, 2))
+
+
+def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np.ndarray, int]:
+    """Return the indices of the next problems [questions], and the cursor behind them.
+
+    Epoch e of `count` problems begins at the cursor e * count, and its order depends on (seed, e)
+    only. Its last problems are left out if they do not fill a step.
+    """
+    left = count - cursor % count
+    epoch, start = divmod(cursor if left >= questions else cursor + left, count)
+    order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
+    return order[start : start + questions], epoch * count + start + questions
+
+
+WATCHED = 2**32 - 1  # the stream of the watched questions, and the seed of their choice
+
+
+def watched_questions(count: int, number: int) -> np.ndarray:
+    """Return the indices of `number` of `count` problems, or of all if there are fewer."""
+    # Independent of the run's seed, so that runs can be compared.
+    return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
+
+
+def sampling_seeds(seed: int, stream: int, questions: Sequence[int], draw: int = 0) -> list[int]:
+    """Return a 32-bit seed per question, to which answer j adds j.
+
+    It depends on the arguments only, so a resumed run and another number of ranks sample the same
+    answers. `stream` is a step, WATCHED, or a number of an evaluated data set. `draw` counts the
+    draws of a step (--resample-rounds), two of which can have the same question.
+    """
+    later_draw = [draw] if draw else []
+    return [
+        int(np.random.SeedSequence([seed, stream, int(q), *later_draw]).generate_state(1)[0])
+        for q in questions
+    ]

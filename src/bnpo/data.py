@@ -15,8 +15,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bnpo.files import (
     InputError,
     data_name,
@@ -332,38 +330,3 @@ def check_enough(
             f"--questions-per-step: {questions_per_step} different questions are needed, {source} "
             f"has {len(problems)}; {cure}"
         )
-
-
-def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np.ndarray, int]:
-    """Return the indices of the next problems [questions], and the cursor behind them.
-
-    Epoch e of `count` problems begins at the cursor e * count, and its order depends on (seed, e)
-    only. Its last problems are left out if they do not fill a step.
-    """
-    left = count - cursor % count
-    epoch, start = divmod(cursor if left >= questions else cursor + left, count)
-    order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
-    return order[start : start + questions], epoch * count + start + questions
-
-
-WATCHED = 2**32 - 1  # the stream of the watched questions, and the seed of their choice
-
-
-def watched_questions(count: int, number: int) -> np.ndarray:
-    """Return the indices of `number` of `count` problems, or of all if there are fewer."""
-    # Independent of the run's seed, so that runs can be compared.
-    return np.sort(np.random.default_rng(WATCHED).choice(count, min(number, count), replace=False))
-
-
-def sampling_seeds(seed: int, stream: int, questions: Sequence[int], draw: int = 0) -> list[int]:
-    """Return a 32-bit seed per question, to which answer j adds j.
-
-    It depends on the arguments only, so a resumed run and another number of ranks sample the same
-    answers. `stream` is a step, WATCHED, or a number of an evaluated data set. `draw` counts the
-    draws of a step (--resample-rounds), two of which can have the same question.
-    """
-    later_draw = [draw] if draw else []
-    return [
-        int(np.random.SeedSequence([seed, stream, int(q), *later_draw]).generate_state(1)[0])
-        for q in questions
-    ]

@@ -15,8 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from bnpo.batch import SampledGroup
-from bnpo.data import content_hash, sampling_seeds
+from bnpo.batch import SampledGroup, sampling_seeds
+from bnpo.data import content_hash
 from bnpo.evaluation.suites import (
     Suite,
     check_references,

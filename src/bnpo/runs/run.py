@@ -9,8 +9,7 @@ from itertools import chain
 
 import torch.distributed as dist
 
-from bnpo.batch import Batch, sample_groups
-from bnpo.data import WATCHED, sampling_seeds, watched_questions
+from bnpo.batch import WATCHED, Batch, sample_groups, sampling_seeds, watched_questions
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
