@@ -21,7 +21,7 @@ from bnpo.prompts import encode_prompt
 from bnpo.ranks import gather
 from bnpo.runs.checkpoint import whole_weights
 
-ADVANTAGES = np.resize([1.0, -1.0], (2, 8))
+ADVANTAGES = np.resize([-1.0, 1.0], (2, 8))
 
 
 def error_of(check: Callable[[], object]) -> str | None:
@@ -100,8 +100,8 @@ def check(model: str, *flags: str) -> dict:
     found["errors"]["lost"] = pair.errors(batch)
     others = {name: tensor for name, tensor in pair.held.items() if name != embedding}
     found["errors"]["no embedding"] = [None, pair.bits(others)]
-    if pair.sampler_ranks > 1:  # of one token, no draw waits for other ranks
-        sampling = {"max_tokens": 1, "temperature": 0.1 + dist.get_rank()}
+    if pair.sampler_ranks > 1:  # answers of one token, so that no draw waits for other ranks
+        sampling = {"max_tokens": 1, "temperature": 0.1 + 5 * dist.get_rank()}
         found["errors"]["drawn apart"] = error_of(
             lambda: list(sampler.sample([pair.prompt] * 32, range(32), **sampling))
         )
