@@ -190,7 +190,6 @@ def sample_groups(
         graded[group.greedy, group.prompt_index] = group.answers, outcomes
         grading += time.perf_counter() - grading_since
     seconds["generate"] += time.perf_counter() - started - grading
-
     grading_since = time.perf_counter()
     own_groups = []
     for i, question in enumerate(own):
@@ -203,7 +202,6 @@ def sample_groups(
             failed = failed | greedy[1].failed  # [m] | [1]
         own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))
     seconds["reward"] += grading + time.perf_counter() - grading_since
-
     started = time.perf_counter()
     of_ranks = gather(own_groups)
     seconds["gather"] += time.perf_counter() - started  # waits for the slowest rank

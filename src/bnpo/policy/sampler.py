@@ -124,8 +124,7 @@ class Sampler:
             logprobs=0 if logprobs else None,  # of the drawn token alone
             flat_logprobs=logprobs,
         )
-        # top_k 0: every token can be drawn
-        drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}
+        drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: all
         requests = [(i, False, parameters(**drawn, seed=seed)) for i, seed in enumerate(seeds)]
         if greedy_too:
             requests += [(i, True, parameters(temperature=0.0)) for i in range(len(prompts))]
