@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
+OWN = (f"{ROOT}/src/", f"{ROOT}/train.py")
 SMALL = ["--preset", "tiny", "--questions-per-step", "4", "--samples-per-question", "2"]
 SMALL += ["--max-answer-tokens", "8", "--eval-every", "0", "--steps", "1"]
 handed: dict[tuple[str, str], None] = {}
@@ -19,9 +20,9 @@ handed: dict[tuple[str, str], None] = {}
 def trace(frame: FrameType, event: str, _argument: object) -> None:
     """Note a function of the project that is called with a TrainConfig. Stop at the first step."""
     code = frame.f_code
-    file = Path(code.co_filename)
-    if event != "call" or not file.is_relative_to(ROOT) or code.co_name.startswith("<"):
+    if event != "call" or not code.co_filename.startswith(OWN) or code.co_name.startswith("<"):
         return
+    file = Path(code.co_filename)
     arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     kinds = {type(frame.f_locals.get(name)).__name__ for name in arguments}
     if "TrainConfig" in kinds:
