@@ -110,7 +110,7 @@ def fake(value: object) -> object:
 
 
 def model_without_memory(config: TrainConfig) -> torch.nn.Module:
-    """Return the model of --model in bfloat16, with its adapter, on the device "meta"."""
+    """Return what the learner makes of the model of --model in bfloat16, on the device "meta"."""
     settings = {"dtype": torch.bfloat16, "attn_implementation": ATTENTION}
     model_config = AutoConfig.from_pretrained(config.data.model)
     with torch.device("meta"):
@@ -119,20 +119,9 @@ def model_without_memory(config: TrainConfig) -> torch.nn.Module:
             add_adapter(model, config.data.model, config)
     for parameter in model.parameters():  # peft leaves adapters of weights without memory in fp32
         parameter.data = parameter.data.to(torch.bfloat16)
-    return model
-
-
-def prepare(model: torch.nn.Module, config: TrainConfig) -> Policy:
-    """Return what the learner makes of `model`."""
-    model.tie_weights()
-    model.train()
     if config.hardware.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    reduction = Reduction()
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(reduction)
-    return Policy(model, model.config.vocab_size)
+    return model.train()
 
 
 def taken_by_a_pass(config: TrainConfig) -> int:
@@ -141,7 +130,12 @@ def taken_by_a_pass(config: TrainConfig) -> int:
     prompts, answers = [[1] * 96] * count, [[1] * 4072] * count
     model = model_without_memory(config)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        policy = prepare(model.to_empty(device="cpu"), config)
+        model.to_empty(device="cpu").tie_weights()
+        reduction = Reduction()
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(reduction)
+        policy = Policy(model, model.config.vocab_size)
         batch = fake(collate(prompts, answers, [0] * count, np.arange(count), "cpu"))
         inputs = [batch.input_ids, batch.position_ids, batch.targets, batch.predicting]
         with LiveStorages([*policy.parameters(), *policy.buffers(), *inputs]) as live:

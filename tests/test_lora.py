@@ -217,7 +217,7 @@ def test_what_is_no_adapter_of_a_model_here_is_refused(report, run, tmp_path):
     for name in REFUSED_TENSORS:
         names = f"{PREFIX}.layers.0.mlp.up_proj.lora_A.weight", name
         file = adapter / "adapter_model.safetensors"
-        save_file(dict.fromkeys(names, torch.zeros(1)), file)
+        save_file({each: torch.zeros(1) for each in names}, file)
         with pytest.raises(InputError, match=f"is no plain LoRA adapter .*{name}"):
             model_folder(str(adapter))
     file.unlink()
