@@ -156,7 +156,8 @@ NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
 RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
-FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": ("mine.py:mine",)}
+USERS = f"{ROOT / 'examples' / 'reward.py'}:shows_work"
+FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": (USERS,)}
 FAILING |= {"rewards": NONE_RIGHT}
 UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (--system-prompt), or"
 
