@@ -118,7 +118,10 @@ def ranks(monkeypatch):
         ("--template think --system-prompt=", "--template think is a system prompt itself"),
         ("--resume --overwrite", "--resume continues a run and --overwrite deletes it"),
         ("--algo beta", "--algo beta and --beta-parameters go together, as in --beta-parameters 2"),
-        ("--algo weight --weight '`weight=(`'", "is not a valid expression, or is too large to evaluate"),
+        (
+            "--algo weight --weight '`weight=(`'",
+            "is not a valid expression, or is too large to evaluate",
+        ),
         ("--weight p", r"--algo weight and --weight go together, as in --weight '\(1-p\)\*\*"),
         ("--reward-weights 1 2", "--reward-weights: are 1 2, must be one for each of the 1"),
         ("--algo beta --beta-parameters 0 nan", "--beta-parameters: are 0 nan, must be above 0"),

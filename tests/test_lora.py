@@ -174,7 +174,7 @@ def test_resuming_is_exact_and_stores_no_frozen_weights(report, run):
         assert 12 * trained < stored < 13 * trained + 2**18  # master weights and two moments
     # A resumed learner takes the settings of its own start
     scale = 64 if trains_in_float16() else 1
-    assert report["changed settings"] == [scale, 0.1, 0.8, 0.95]
+    assert report["changed settings"] == [scale, 0.1]
 
 
 @pytest.mark.program

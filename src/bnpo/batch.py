@@ -15,7 +15,6 @@ import numpy as np
 from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
 from bnpo.grading.grader import Grader, Grades
-from bnpo.ranks import gather
 from bnpo.tasks import Problem
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
@@ -123,6 +122,8 @@ def sample_batch(
     --resample-rounds times. Raises InputError if most answers have a reward outside its range.
     """
 
+    from bnpo.ranks import gather
+
     n, seed = config.batch.questions_per_step, config.sampling.seed
     groups: list[Group] = []  # [q]
     seconds: dict[str, float] = Counter()
@@ -158,11 +159,12 @@ def sample_groups(
     config: TrainConfig,
     seconds: dict[str, float],
 ) -> list[Group]:
-    """Return the groups of all `questions`, of which every rank samples and grades its share.
-
-    Adds to `seconds`, by phase. A collective.
+    """Return the groups of all `questions`, of which every rank samples and grades its share. Adds
+    to `seconds`, by phase. A collective.
     """
     import torch.distributed as dist
+
+    from bnpo.ranks import gather
 
     share = np.array_split(np.arange(len(questions)), dist.get_world_size())[dist.get_rank()]
     own = [int(questions[i]) for i in share]  # may be empty
@@ -177,11 +179,10 @@ def sample_groups(
         greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
     )
     started, grading = time.perf_counter(), 0.0
-    # Answers and their rewards to come, by (whether it is the greedy answer, index in `own`), since
-    # vLLM finishes in any order
+    # Answers and their rewards to come, by (is greedy, index in `own`): vLLM ends in any order
     graded: dict[tuple[bool, int], tuple[list[Answer], list[list[Future]]]] = {}
     for group in sampled:
-        # Grading starts while other answers are still sampled, slow comparisons in worker processes
+        # Grading starts while other answers are sampled; slow comparisons run in worker processes
         grading_since = time.perf_counter()
         token_ids = [answer.token_ids for answer in group.answers]
         texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
@@ -207,7 +208,7 @@ def sample_groups(
     seconds["gather"] += time.perf_counter() - started  # waits for the slowest rank
     groups = list(chain.from_iterable(of_ranks))
     greedy_grades = [group.greedy[1] for group in groups if group.greedy]
-    task.grader.check_ranges([group.grades for group in groups] + greedy_grades)
+    task.grader.check_ranges([*(group.grades for group in groups), *greedy_grades])
     return groups
 
 

@@ -18,7 +18,9 @@ from bnpo.config import TrainConfig, parse_train_config
 def config_of(*flags: object) -> TrainConfig:
     """Return the settings of the tiny preset with flags, each of them or several in a string."""
     argv = [word for flag in flags for word in str(flag).split()]
-    return parse_train_config(["--preset", "tiny", *argv], has_cuda=False)[0]
+    # A number of questions that 2 and 3 mini-batches divide
+    preset = ["--preset", "tiny", "--questions-per-step", "6"]
+    return parse_train_config([*preset, *argv], has_cuda=False)[0]
 
 
 def batch_of(ids: Sequence[list[int]], logprobs: Sequence, questions: int) -> Batch:
