@@ -41,7 +41,7 @@ test-all: test
 
 check: lint
 	.venv/bin/mypy
-	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program and not deadline"
+	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program and not extra and not deadline"
 
 lint: .venv/.ready
 	.venv/bin/ruff check .

@@ -61,7 +61,7 @@ class Group:
     prompt: list[int]
     answers: list[Answer]  # [m]
     grades: Grades  # rewards [m, K]
-    # [m], answers that all statistics and the gradient leave out: a reward could not be computed
+    # [m], answers that advantages and the gradient leave out: a reward could not be computed
     # or, with ReMax, that of the greedy answer, so that the group has no baseline
     failed: np.ndarray
     # For ReMax: (the greedy answer, its grades with rewards [1, K])
@@ -70,7 +70,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Batch:
-    """Answers to q questions, m to each. The same on all ranks.
+    """Answers to q questions, m to each. The same on all ranks, but for `seconds`.
 
     q is n (--questions-per-step), or a multiple of n with --resample-rounds.
     """
@@ -126,7 +126,7 @@ def sample_batch(
 
     n, seed = config.batch.questions_per_step, config.sampling.seed
     groups: list[Group] = []  # [q]
-    seconds: dict[str, float] = Counter()
+    seconds = Counter[str]()
     for draw in range(1 + config.batch.resample_rounds):
         questions, place = questions_at(len(task.problems), n, place, seed)
         seeds = sampling_seeds(seed, steps_done, questions, draw)
@@ -146,7 +146,7 @@ def sample_batch(
         # n groups in their order: those with a signal, and others if these do not fill the batch
         np.sort(np.argsort(~signals, kind="stable")[:n]),
         place,
-        seconds,
+        dict(seconds),
         np.array(gather(seconds["generate"])),
     )
 

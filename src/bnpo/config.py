@@ -307,8 +307,8 @@ class HardwareSettings:
     """Run the sampler without CUDA graphs: starts faster, samples more slowly."""
     sync_tolerance: Positive[float | None] = None
     """Stop if the mean difference between the log-probabilities of sampler and learner is larger
-    than this. The default is a multiple of the difference that rounding makes, measured at the
-    start."""
+    than this, at the start or after a step. The default is 5 times the rounding that is measured at
+    the start (3 times at the start itself), but at least 3e-4."""
 
     def __post_init__(self) -> None:
         if not math.log2(self.loss_scale).is_integer():

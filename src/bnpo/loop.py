@@ -1,7 +1,7 @@
 """Algorithm 1 of the paper, and nothing else. What surrounds a step is in runs/.
 
 There is no KL penalty and no reference model. Sampler and learner share the same GPUs and take
-turns, so every answer comes from the policy that is updated.
+turns, so every answer comes from the policy as it is before the step's first update.
 """
 
 import time
@@ -40,8 +40,8 @@ def one_step(
     sync: WeightSync,
     config: TrainConfig,
 ) -> Step:
-    """Make the step after `progress` and return what it did, the same on all ranks. Raises
-    RunError.
+    """Make the step after `progress` and return what it did, the same on all ranks but for seconds
+    and the log-probabilities of a rank's own answers. Raises RunError.
     """
     started, step = time.perf_counter(), progress.step + 1
     # Sample m answers to each of n questions. Answers are graded while others are still sampled.
@@ -58,11 +58,11 @@ def one_step(
         failed=batch.failed,  # [q, m]
     )  # [q, m]
 
-    # The sampler gives its GPU memory to the learner, wakes with the new weights, and proves that
-    # they arrived.
+    # The sampler gives its GPU memory to the learner and wakes with the new weights. Then some of
+    # them are compared bit by bit, and the log-probabilities of one answer.
     with sync.sampler_asleep(step, batch):
-        # T passes of the clipped objective over the N = n m answers, under ZeRO-3, with a linear
-        # warm-up.
+        # T passes (--ppo-iterations) of the clipped objective over the N = n m answers, under
+        # ZeRO-3, with a linear warm-up.
         lr = config.update.lr * min(1.0, step / max(1, config.update.warmup_steps))
         update = learner.update(batch, advantages, lr)
     seconds = batch.seconds | {

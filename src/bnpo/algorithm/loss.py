@@ -62,7 +62,7 @@ class LogprobHead(torch.nn.Module):
 
 class _TokenLogprobs(torch.autograd.Function):
     """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all
-    tokens.
+    tokens and there are no steps.
 
     With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T
     hidden. This is our own code because torch's chunked `linear_cross_entropy` rounds the

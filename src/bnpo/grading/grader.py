@@ -20,7 +20,7 @@ from mathequal import TIME_LIMIT, final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
 
 MAX_WORKERS = 16
-MOST = 0.5  # share of the answers from which on rewards outside their range end a run
+MOST = 0.5  # with more than this share of rewards outside their range, a run ends
 # What a user's rewards are tried on, besides a right answer: an empty and a wrong one. No long one,
 # whose length penalty may be one that no answer of the run gets.
 TRIAL_TEXTS = ("", "I do not know.")
@@ -135,8 +135,8 @@ class Grader:
         tags: bool = False,
         functions: Sequence[str] | None = None,
     ) -> list[list[Future]]:
-        """Return the futures of all rewards, [K][answers]. Most are done, others are computed in
-        worker processes.
+        """Return the futures of all rewards, [K][answers]. What takes long is computed in worker
+        processes.
 
         With `tags` the final answer is the one inside the answer tags. `functions` are rewards or
         rules in GRADERS, whose verdict is 1 for right (default: the rewards of this grader).

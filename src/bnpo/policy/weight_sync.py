@@ -21,7 +21,9 @@ from bnpo.policy.lora import without_adapter
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
-COMPARED_ANSWERS = 3  # per rank: a sync has failed if all of them differ after it
+COMPARED_ANSWERS = (
+    3  # of each rank, one after the other: a sync has failed if a rank differs in all
+)
 # Least tokens that are compared after a sync; of a shorter answer, they begin in its prompt
 LEAST_TOKENS = 32
 # In the name of a weight: the number of its layer, 1 in model.layers.1.mlp.up_proj.weight

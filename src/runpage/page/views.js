@@ -111,7 +111,7 @@ function densityOfStep(place) {
 function aboutFit({ fitted, mean: center, variance, sharedP }) {
   if (!fitted) return "No Beta distribution fits these accuracies, so a = b = 0.";
   const named = `The fit Beta(a, b) = Beta(${number(fitted.alpha)}, ${number(fitted.beta)})`;
-  if (sharedP != null) return `${named} is the narrowest allowed (--max-concentration).`;
+  if (sharedP != null) return `${named} is the narrowest that a fit may be (a + b = 100).`;
   return `${named} has the mean ${number(center)} and the variance ${number(variance)} of the accuracies p (bars).`;
 }
 
