@@ -1,8 +1,8 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate it (4 to 9 minutes on 2 cores)
 #              MODEL=smollm2 trains a real model of 135M parameters instead (10 minutes; 25 without AVX-512)
-# make test    install, run the tests of every promise (12 minutes on 2 cores)
+# make test    install, run the tests of every promise
 # make test-all   install, run all other tests too: model families, a real model, the hub, a browser, launchers
-# make check   install, check style and types, run the tests that start no program and measure no time (7 minutes)
+# make check   install, check style and types, run the tests that start no program and measure no time
 # make lint    install, check style and the imports between packages
 # make bench   install with TRL, run the benchmarks of docs/performance.md
 # make conformance   install with TRL and verl, compare their advantages and losses and the formulas of the paper's

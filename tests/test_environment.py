@@ -211,7 +211,8 @@ def test_what_cannot_be_printed_ends_no_program(stdout):
     variables = users_environment() | {"PYTHONIOENCODING": encoding}
     reader, writer = os.pipe()
     os.close(reader)
-    file = {"full disk": open("/dev/full", "w"), "closed pipe": writer}.get(stdout, subprocess.PIPE)  # noqa: SIM115
+    full_disk = open("/dev/full", "w")  # noqa: SIM115
+    file = {"full disk": full_disk, "closed pipe": writer}.get(stdout, subprocess.PIPE)
     options = {"stdout": file, "stderr": subprocess.PIPE, "cwd": ROOT, "env": variables}
     options["preexec_fn"] = (lambda: os.close(1)) if stdout == "closed" else None
     commands = (["-c", code], DRY_RUN) if stdout == "full disk" else (["-c", code],)

@@ -165,14 +165,13 @@ class Grader:
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
             for i, outcome in enumerate(outcomes[k]):
                 value = outcome.result()
-                is_failure = isinstance(value, Failure)
-                if not is_failure and not (low <= value <= high and math.isfinite(value)):
+                if not isinstance(value, Failure):
+                    if low <= value <= high and math.isfinite(value):
+                        rewards[i, k] = value
+                        continue
                     outside.setdefault(reward, []).append(value)
                     text = f"it gave {value:g}, not in --reward-range {low:g} {high:g}"
                     value = Failure("OutOfRange", text)
-                if not isinstance(value, Failure):
-                    rewards[i, k] = value
-                    continue
                 rewards[i, k], failed[i] = (low if math.isfinite(low) else 0.0), True
                 failures[value.kind] += 1
                 if (reward, value.kind) not in self._reported:

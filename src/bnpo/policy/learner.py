@@ -213,7 +213,7 @@ class Learner:
         """
         config, (_, m) = self._config, advantages.shape
         groups = [batch.groups[i] for i in batch.trained]
-        advantages = advantages[batch.trained].ravel()  # [N], like all that follows
+        of_answers = advantages[batch.trained].ravel()  # [N], like all that follows
         answers = [answer for group in groups for answer in group.answers]
         prompts = [group.prompt for group in groups for _ in group.answers]
         token_ids = [answer.token_ids for answer in answers]
@@ -222,14 +222,14 @@ class Learner:
         prompt_tokens = np.array([len(prompt) for prompt in prompts])
         answer_tokens = batch.lengths[batch.trained].ravel()
         mini_batches = []
-        for mini_batch in np.split(np.arange(len(answers)), config.batch.mini_batches):
+        for indices in np.split(np.arange(len(answers)), config.batch.mini_batches):
             weights = np.zeros(len(answers))  # in the loss, equal for all tokens of an answer
-            weights[mini_batch] = token_weights(
-                answer_tokens[mini_batch],
+            weights[indices] = token_weights(
+                answer_tokens[indices],
                 config.update.aggregation,
                 config.sampling.max_answer_tokens,
             )
-            trained = mini_batch[advantages[mini_batch] != 0]  # indices of answers
+            trained = indices[of_answers[indices] != 0]  # those that have a gradient
             lengths = Lengths(
                 prompt_tokens[trained], answer_tokens[trained], group_numbers[trained]
             )
@@ -241,7 +241,7 @@ class Learner:
                 for part in plan[dist.get_rank()]
             ]
             for micro_batch in micro_batches:
-                micro_batch.advantages = micro_batch.per_token(advantages)
+                micro_batch.advantages = micro_batch.per_token(of_answers)
                 micro_batch.weights = micro_batch.per_token(weights)
                 micro_batch.sampler_logprobs = micro_batch.per_token(sampler_logprobs)
             mini_batches.append(micro_batches)

@@ -26,7 +26,7 @@ class Step:
     number: int
     batch: Batch
     advantages: np.ndarray  # [q, m]
-    fits: list[BetaFit]  # of BNPO: one, or one per reward
+    fits: list[BetaFit]  # of estimators that log a fit, as BNPO does: one, or one per reward
     update: Update
     # Mean |sampler's - learner's log-probability| of one answer after the weight sync
     sync_difference: float
