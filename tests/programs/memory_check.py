@@ -35,7 +35,9 @@ SETTINGS = {
     "one layer's activations with LoRA": f"--lora-rank 64 --dtype float32 {CHECKPOINTING}",
 }
 """Flags of each setting, by the part that takes most."""
-COMMON = "--max-prompt-tokens 4 --max-answer-tokens 252 --samples-per-question 2"
+# The questions are enough for a full micro-batch on each rank, which is what the plan counts.
+COMMON = "--questions-per-step 32 --samples-per-question 2"
+COMMON += " --max-prompt-tokens 4 --max-answer-tokens 252"
 M_MMAP_THRESHOLD = -3  # malloc.h
 
 
