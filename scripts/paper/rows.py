@@ -23,7 +23,7 @@ class Ground:
 
     presets: tuple[str, ...]  # one per model
     suite: str
-    train_flags: tuple[str, ...] = ()
+    train_flags: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,13 @@ class PaperTable:
 
 
 TINY = Ground(("tiny",), "arithmetic")
-# A prompt of our own, which the model follows at times: it never follows the paper's.
-TAGS_PROMPT = ""
 PAPER_TABLES = {
     "table1": PaperTable(
         title="Table 1",
         rows=("base", "reinforce", "remax", "grpo", "reinforce_pp", "bnpo"),
         grounds={
             "paper": Ground(("paper-1.5b", "paper-7b"), "paper"),
-            "smollm2": Ground(("smollm2",), "word-problems-three", ("--dtype", "float32")),
+            "smollm2": Ground(("smollm2",), "word-problems-three", "--dtype float32"),
             "tiny": TINY,
         },
     ),
@@ -53,10 +51,12 @@ PAPER_TABLES = {
         rows=("base", "grpo", "reinforce_pp", "AD-grpo", "AD-reinforce_pp", "AD-bnpo"),
         grounds={
             "paper": Ground(("paper-format",), "paper-format"),
+            # The prompt has two answers as examples. SmolLM2 does not follow a sentence about tags.
             "smollm2": Ground(
                 ("smollm2",),
-                "word-problems-format",
-                ("--dtype", "float32", "--system-prompt", TAGS_PROMPT, "--max-answer-tokens", "64"),
+                "word-problems-tags",
+                "--dtype float32 --template evals/word-problems-tags.jinja "
+                "--max-prompt-tokens 256 --max-answer-tokens 64 --eval-every 0",
             ),
             "tiny": TINY,
         },
@@ -246,7 +246,7 @@ def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
     if copies:
         train += ["--model", model]
     train += [
-        *choice.ground.train_flags,
+        *choice.ground.train_flags.split(),
         *_more_flags("--train-flags", choice.train_flags),
         "--output-dir",
         str(folder / "train"),
