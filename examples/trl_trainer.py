@@ -15,8 +15,7 @@ from dataclasses import replace
 import torch
 from trl import GRPOTrainer
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
+from bnpo_estimators import Method, compute_advantages
 
 
 class BNPOTrainer(GRPOTrainer):

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
+from bnpo_estimators import Method, compute_advantages
 
 METHODS = {
     "bnpo": Method("bnpo"),

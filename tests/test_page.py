@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 import scipy
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import (
     file_hash,
@@ -23,6 +20,7 @@ from bnpo.files import (
     write_json_lines,
 )
 from bnpo.grading.rewards import reward_name
+from bnpo_estimators import ESTIMATORS, Method, compute_advantages
 from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
