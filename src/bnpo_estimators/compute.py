@@ -34,7 +34,15 @@ def advantages(
     lengths: ArrayLike | None = None,  # [n, m]
     failed: ArrayLike | None = None,  # [n, m]
 ) -> np.ndarray:
-    """Return the advantages [n, m] of a batch, as `compute_advantages` does, without the fit.
+    """Return the advantages [n, m] of a batch of n questions with m answers each.
+
+    - `ranges`: the lowest and the highest value of the rewards. Only some methods, such as bnpo,
+      need one; the others also take AS_THEY_ARE.
+    - `lengths`: the tokens of each answer, for opo and the two reinforce_pp.
+    - `greedy_rewards`: the reward of one greedy answer to each question, for remax.
+    - `failed`: answers without a reward. They get the advantage 0, and count in no statistics.
+
+    Raises ValueError. `compute_advantages` returns the fit of bnpo, too.
 
     >>> advantages("grpo", [[1, 0, 0, 0], [1, 1, 1, 1]]).round(3)
     array([[ 1.5, -0.5, -0.5, -0.5],

@@ -1,8 +1,7 @@
 """What training maximises with m answers to each question, exactly, for rewards of 0 and 1.
 
 With m answers, the accuracy p is only known as k / m, where k answers are right. docs/theory.md
-derives the formulas, and Thrampoulidis et al. (2025, arXiv:2510.23049) read advantages in the same
-way: each shape of them is a function of p that the policy gradient maximises.
+derives the formulas.
 """
 
 import numpy as np
