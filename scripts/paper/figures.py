@@ -174,7 +174,8 @@ def draw_weights(gains: Mapping[str, np.ndarray], answers: int) -> Figure:
         p = np.linspace(0.005, 0.995, 397)
         lines: dict[tuple, list[str]] = {}  # rounded relative gains -> labels
         for label, values in gains.items():
-            relative = values / exact_objective(np.ones(1), values)
+            mean = exact_objective(np.ones(1), values)[0]
+            relative = values / (mean or 1)  # a weight of 0 stays 0
             lines.setdefault(tuple(relative.round(5)), []).append(label)
         figure, [left, right] = _figure(2.9 + 0.12 * len(lines), 2)
         for index, (relative, labels) in enumerate(lines.items()):
