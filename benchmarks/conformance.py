@@ -30,11 +30,10 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import agg_loss, get_adv_estimator_fn
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
 from bnpo.algorithm.loss import token_weights
 from bnpo.config import TINY_MODEL, Aggregation
 from bnpo.prompts import stop_token_ids
+from bnpo_estimators import Method, compute_advantages
 
 MAX_TOKENS = 4
 CLOSE = 1e-3

@@ -33,9 +33,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from bnpo.algorithm.advantages import compute_advantages
 from bnpo.algorithm.batching import share_out
-from bnpo.algorithm.estimators import Method
 from bnpo.batch import questions_at
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.data import load_sources
@@ -44,6 +42,7 @@ from bnpo.policy.folder import model_folder
 from bnpo.prompts import encode_problems, stop_token_ids
 from bnpo.ranks import gather
 from bnpo.runs.prepare import prepare_tokenizer
+from bnpo_estimators import Method, compute_advantages
 
 from vllm import LLM, SamplingParams  # isort: skip
 

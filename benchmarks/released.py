@@ -19,8 +19,7 @@ setup_environment()
 import numpy as np
 import torch
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
+from bnpo_estimators import Method, compute_advantages
 
 BATCHES = 300
 LARGEST_WEIGHT = 1e6

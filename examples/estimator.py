@@ -9,7 +9,7 @@ other answers: `np.nanmedian` leaves it out.
 
 import numpy as np
 
-from bnpo.algorithm.estimators import RewardBatch, estimator
+from bnpo_estimators import RewardBatch, estimator
 
 
 @estimator()

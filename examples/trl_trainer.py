@@ -3,11 +3,11 @@
     trainer = BNPOTrainer(method=Method("bnpo"), model=..., reward_funcs=..., args=GRPOConfig(...),
     train_dataset=...)
 
-Needs `pip install -e .` of this repository, into the environment of TRL. Rewards must be numbers in
-`reward_range`. The batch of a method is TRL's generation batch: `generation_batch_size` should be
-all questions of a step times `num_generations`. TRL's `scale_rewards` and
-`multi_objective_aggregation` have no effect; `reward_weights` and `loss_type` do. TRL has no
-function for advantages alone, so this class depends on two of its private methods.
+Needs `pip install ./src/bnpo_estimators` of this repository, into the environment of TRL. Rewards
+must be numbers in `reward_range`. The batch of a method is TRL's generation batch:
+`generation_batch_size` should be all questions of a step times `num_generations`. TRL's
+`scale_rewards` and `multi_objective_aggregation` have no effect; `reward_weights` and `loss_type`
+do. TRL has no function for advantages alone, so this class depends on two of its private methods.
 """
 
 from dataclasses import replace
@@ -15,8 +15,8 @@ from dataclasses import replace
 import torch
 from trl import GRPOTrainer
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
+import bnpo_estimators
+from bnpo_estimators import Method
 
 
 class BNPOTrainer(GRPOTrainer):
@@ -37,9 +37,9 @@ class BNPOTrainer(GRPOTrainer):
         # [n, m, K]
         by_question = rewards.double().cpu().numpy().reshape(-1, answers, rewards.shape[1])
         lengths = lengths.cpu().numpy().reshape(-1, answers)  # [n, m]
-        found = compute_advantages(
+        found = bnpo_estimators.advantages(
             self.method, by_question, ranges=self.reward_range, lengths=lengths
-        ).values
+        )
         return torch.from_numpy(found).to(rewards).flatten()
 
     def _calculate_rewards(self, *args, **kwargs) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """BNPO and other estimators of this repository as advantage estimators of verl.
 
-    pip install -e .    # of this repository, into the environment of verl
+    pip install ./src/bnpo_estimators    # of this repository, into the environment of verl
     VERL_USE_EXTERNAL_MODULES=verl_advantages PYTHONPATH=examples \
         python -m verl.trainer.main_ppo algorithm.adv_estimator=bnpo ...
 
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
+import bnpo_estimators
+from bnpo_estimators import Method
 
 METHODS = {
     "bnpo": Method("bnpo"),
@@ -46,12 +46,12 @@ def estimator(method: Method):
             )
         order = np.argsort(index, kind="stable")  # answers to one question become neighbours
         shape = (len(questions), -1)  # [n, m]
-        rewards = token_level_rewards.sum(dim=-1).double().cpu().numpy()[order].reshape(*shape, 1)
+        rewards = token_level_rewards.sum(dim=-1).double().cpu().numpy()[order].reshape(shape)
         lengths = response_mask.sum(dim=-1).cpu().numpy()[order].reshape(shape)
         values = np.empty(len(index))
-        values[order] = compute_advantages(
+        values[order] = bnpo_estimators.advantages(
             method, rewards, ranges=REWARD_RANGE, lengths=lengths
-        ).values.ravel()
+        ).ravel()
         per_token = torch.from_numpy(values).to(token_level_rewards)[:, None] * response_mask
         return per_token, per_token
 

@@ -21,10 +21,10 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import betabinom, binomtest, combine_pvalues
 
-from bnpo.algorithm.beta import fit_beta
 from bnpo.environment import run_program
 from bnpo.files import InputError, step_of, whole_json_lines
 from bnpo.grading.rewards import reward_name
+from bnpo_estimators import fit_beta
 from runpage.run_files import open_folder, rewards_of
 
 CONSOLE = Console(width=120, markup=False, highlight=False)

@@ -1,47 +1,60 @@
-"""Print and draw what estimators maximise with m answers to each question, for any weight w(p) of
-yours too.
+"""Print and draw what estimators maximise with m answers to each question.
 
     # all estimators, 16 answers
     python scripts/objective.py
-    # and the advantage (R - p) p**-0.5
-    python scripts/objective.py --weight 'p**-0.5' --answers 8
+    # some, each with its flags as behind `train.py --algo`
+    python scripts/objective.py grpo 'pass_at_k --k 4' 'weight --weight p**-0.5' my_file.py:median
 
-A weight may have p, the answers per question m, the questions per step n, numbers, + - * / ** and
-the functions sqrt, log and exp. `train.py --algo weight` takes the same. It is parsed, never run as
-code. The tables show the exact weight w_m(p), that is the expected gradient over the gradient of p,
-and the objective J_m(p), its integral from 0. docs/theory.md derives them.
+The tables and the picture show the exact weight w_m(p), that is the expected gradient over the
+gradient of p, and the exact objective J_m(p), its integral from 0, for rewards of 0 and 1.
+docs/theory.md derives them. `bnpo` and `curverl` depend on the batch, and are shown for batches of
+three kinds.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import tyro
 from rich.console import Console
 from rich.table import Table
 
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
 from bnpo.config import naming_flags
-from bnpo.environment import run_program
+from bnpo.environment import parse_command, run_program
 from bnpo.files import InputError
+from bnpo_estimators import Method, exact_objective, exact_weight, method_gains
 from paper.figures import draw_weights, save
-from paper.objectives import atlas
+from paper.objectives import atlas, fitted_gains
+from planner.dry_run import ACCURACIES
 
 MAX_ANSWERS = 1024
 
 
 @dataclass
 class Args:
-    weight: tuple[str, ...] = ()
-    """Weights w(p) of advantages (R - p) w(p), as expressions."""
-    weight_wrong: str | None = None
-    """Another weight for wrong answers, with each of --weight."""
+    methods: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Estimators, each with its flags in quotes. Without any, all that need no flags are shown."""
     answers: int = 16
     """Number of answers to each question, m."""
     questions: int = 32
-    """Number of questions per step, n."""
+    """Number of questions per step, n, which weights may use."""
     output_dir: Path = Path("runs/figures")
     """Folder for objective.pdf and objective.png."""
+
+
+def gains_of(text: str, answers: int, questions: int) -> dict[str, np.ndarray]:
+    """Return the gains [m] of an estimator with its flags, by label. Raises InputError."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"{text!r}: cannot be split into flags: {error}") from error
+    method = parse_command(Method, ["--algo", *words])
+    with naming_flags():
+        if method.algo in ("bnpo", "curverl"):
+            method.check(questions, answers, 1)
+            return fitted_gains(method.algo, answers)
+        return {text: method_gains(method, answers, questions)}
 
 
 def print_table(title: str, rows: dict[str, np.ndarray]) -> None:
@@ -56,17 +69,16 @@ def main(args: Args) -> None:
     m = args.answers
     if not 2 <= m <= MAX_ANSWERS:
         raise InputError(f"--answers: is {m}, must be from 2 to {MAX_ANSWERS}")
-    everything = {}
-    for text in args.weight:
-        method = Method("weight", weight=text, weight_wrong=args.weight_wrong)
-        with naming_flags():
-            everything[text] = gains(*method.weights(shares(m), m, args.questions))
-    everything |= atlas(m)
-    weights = {label: exact_weight(ACCURACIES, gain) for label, gain in everything.items()}
+    if args.questions < 2:
+        raise InputError(f"--questions: is {args.questions}, must be at least 2")
+    gains = {} if args.methods else atlas(m)
+    for text in args.methods:
+        gains |= gains_of(text, m, args.questions)
+    weights = {label: exact_weight(ACCURACIES, gain) for label, gain in gains.items()}
     print_table(f"Exact weight with {m} answers", weights)
-    objectives = {label: exact_objective(ACCURACIES, gain) for label, gain in everything.items()}
+    objectives = {label: exact_objective(ACCURACIES, gain) for label, gain in gains.items()}
     print_table(f"Exact objective with {m} answers", objectives)
-    print(*save(draw_weights(everything), args.output_dir / "objective"))
+    print(*save(draw_weights(gains, m), args.output_dir / "objective"))
 
 
 if __name__ == "__main__":

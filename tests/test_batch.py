@@ -10,13 +10,13 @@ import pytest
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bnpo.algorithm.advantages import compute_advantages
 from bnpo.batch import Answer, SampledGroup, Task, has_signal, sample_batch
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.data import Problem
 from bnpo.grading.grader import Grader
 from bnpo.policy.learner import Update
 from bnpo.runs.metrics import Step
+from bnpo_estimators import compute_advantages
 
 TOKENIZER = AutoTokenizer.from_pretrained(TINY_MODEL)
 REWARDS = """

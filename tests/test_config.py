@@ -9,9 +9,8 @@ from typing import get_args, get_type_hints
 
 import docstring_parser
 import pytest
+from test_estimators import rows_of_docs
 
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import (
     FREE,
     PRESETS,
@@ -36,6 +35,7 @@ from bnpo.runs.folder import (
     lock_run,
 )
 from bnpo.runs.prepare import local_sources, prepare_run
+from bnpo_estimators import ESTIMATORS, Method
 from conftest import refused
 
 
@@ -227,7 +227,7 @@ def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
         with pytest.raises(SystemExit):
             parse("--preset", "smollm2", flag)
         text = capsys.readouterr().out
-        shown = re.findall(r"^[|│ ] --([a-z][a-z-]+)", text, re.MULTILINE)
+        shown = re.findall(r"^[|│ ] --([a-z][a-z-]*)", text, re.MULTILINE)
         assert {name.replace("-", "_") for name in shown} == names
     assert "\nDefaults are those of preset smollm2 (from --preset).\n" in text
     assert "None)" not in text
@@ -345,3 +345,12 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     metrics.write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))
+
+
+def test_flags_of_the_table_of_names_are_taken():
+    cells = [row[1] for row in rows_of_docs("\n", "| estimator |") if len(row) == 3]
+    flags = [shlex.split(cell) for cell in cells if "--algo " in cell]
+    for row in flags:
+        config, _ = parse_train_config(["--preset", "paper-1.5b", *row], has_cuda=True)
+        check_config(config, ranks=1)
+    assert {row[row.index("--algo") + 1] for row in flags} == ESTIMATORS.keys()

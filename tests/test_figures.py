@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from bnpo.algorithm.beta import fit_beta
 from bnpo.config import parse_train_config
 from bnpo.runs.folder import claim_folder
 from bnpo.runs.tracking import Tracker
+from bnpo_estimators import fit_beta
 from conftest import refused
 from paper.curves import band, group_runs, read_run, variation
 from paper.figures import draw_fits

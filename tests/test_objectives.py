@@ -1,93 +1,49 @@
-"""What estimators maximise with m answers: exact weights and objectives, and weights that users
-type.
-"""
+"""What the programs say of the objectives: tables, pictures and dry runs, and weights as flags."""
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
-from scipy.stats import binom
-
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.beta import inverse_density
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.weights import exact_objective, exact_weight, gains, shares, weight_values
-from bnpo.config import check_config, parse_train_config
-from conftest import refused
-from paper.objectives import FITS, atlas, beta_moments, group_gains
-from planner.dry_run import objective_lines
 from test_estimators import slope
+
+from bnpo.config import check_config, parse_train_config
+from bnpo_estimators import beta_of_moments, exact_weight
+from conftest import refused
+from objective import gains_of
+from paper.figures import _line, draw_weights
+from paper.objectives import FITS, atlas
+from planner.dry_run import objective_lines
 
 
 @pytest.mark.parametrize("m", [2, 3, 16])
-@pytest.mark.parametrize("p", [0.02, 0.3, 0.95])
-def test_weights_are_the_slopes_of_the_advantages(m, p):
-    for algo in ("reinforce", "rloo", "grpo", "maxrl"):
-        found = group_gains(algo, m)
-        assert exact_weight(np.array([p]), found)[0] == pytest.approx(slope(algo, m, p)), algo
-        label = "rloo, remax, eb, shrinkage" if algo == "rloo" else algo
-        assert atlas(m)[label] == pytest.approx(found)
+def test_bnpo_is_shown_as_beta_with_the_parameters_of_its_batches(m):
     for mean, variance in FITS:
-        fit = beta_moments(mean, variance)
-        expected = slope("beta", m, p, beta_parameters=(fit.alpha, fit.beta))
-        weights = atlas(m)[f"bnpo at E[p] = {mean}, Var[p] = {variance}"]
-        assert exact_weight(np.array([p]), weights)[0] == pytest.approx(expected)
+        fit = beta_of_moments(mean, variance)
+        gain = atlas(m)[f"bnpo at E[p] = {mean}, Var[p] = {variance}"]
+        for p in (0.02, 0.3, 0.95):
+            expected = slope("beta", m, p, beta_parameters=(fit.alpha, fit.beta))
+            assert exact_weight(np.array([p]), gain)[0] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("m", [2, 5, 16])
-def test_other_forms_of_the_weight_and_its_integral(m):
-    """docs/theory.md, 5: the polynomials of degree m - 2 and m - 1 that one weight for all
-    answers gives.
-    """
-    weights = np.random.default_rng(0).random(m - 1)
-    for p in (0.1, 0.6):
-        expected = (m - 1) / m * binom.pmf(np.arange(m - 1), m - 2, p) @ weights
-        assert exact_weight(np.array([p]), gains(weights))[0] == pytest.approx(expected)
-        expected = binom.sf(np.arange(m - 1), m - 1, p) @ weights / m
-        assert exact_objective(np.array([p]), gains(weights))[0] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("m", [2, 5, 16])
-@pytest.mark.parametrize("p", [0.02, 0.6])
-def test_two_weights_are_the_slope_of_their_objective(m, p):
-    """From the advantages themselves, over all outcomes; and the objective is the integral of
-    the slope.
-    """
-    texts = {"weight": "1 / sqrt(p)", "weight_wrong": "2 * (1 - p) + m / 10"}
-    gain = gains(*(weight_values(text, shares(m), m, 32) for text in texts.values()))
-    assert exact_weight(np.array([p]), gain)[0] == pytest.approx(slope("weight", m, p, **texts))
-    integral, _ = quad(lambda t: exact_weight(np.array([t]), gain)[0], 0, p)
-    assert exact_objective(np.array([p]), gain)[0] == pytest.approx(integral)
-
-
-def test_typed_weights_and_names_that_beta_covers():
-    """docs/estimators.md: MaxRL, the Tsallis family and F-GRPO's weight are Beta densities up to a
-    factor.
-    """
-    p = shares(16)
-    found = weight_values(" 3 - -2 * (1 - p) / p - p + sqrt(exp(log(m))) / n**2", p, 16, 32)
-    np.testing.assert_allclose(found, 3 + 2 * (1 - p) / p - p + 4 / 32**2)
-    for text, parameters in (
-        ("p**-0.75", (1.75, 1)),
-        ("1/p", (2, 1)),
-        ("(1 - p)**0.5 / sqrt(p*(1-p))", (1.5, 1)),
-        ("(1 - p)**(0.3 - 1)", (1, 1.7)),
+def test_methods_of_the_picture_are_typed_with_their_flags():
+    found = gains_of("weight --weight 'm / (m - 1)'", 8, 32)
+    np.testing.assert_allclose(found["weight --weight 'm / (m - 1)'"], 1)
+    assert gains_of("bnpo", 8, 32).keys() < atlas(8).keys()
+    for text, message in (
+        ("eb", "^--algo: eb has no objective of its own: it depends on the other questions"),
+        ("opo", "^--algo: opo has no objective of its own: it needs more than one reward"),
+        ("pass_at_k --k 8", "^--k: is 8, must be from 1 to 7"),
+        ("weight --weight 'p", "cannot be split into flags: No closing quotation"),
     ):
-        ratio = weight_values(text, p, 16, 32) / inverse_density(p, *parameters)
-        np.testing.assert_allclose(ratio, ratio[0])
+        with refused(message):
+            gains_of(text, 8, 32)
 
 
-@pytest.mark.parametrize("text", ["1 / (p * (1 - p))**8", "-log(p) / (1 - p)"])
-def test_no_signal_gives_no_advantage_with_any_weight(text):
-    rewards = np.repeat([[0.0], [1], [0.7]], 7, axis=1)[:, :, None]
-    for options in (
-        {"weight": text},
-        {"weight": "1", "weight_wrong": text},
-        {"weight": text, "decompose": True},
-    ):
-        method = Method("weight", **options)
-        result = compute_advantages(method, np.repeat(rewards, 2, axis=2)).values
-        np.testing.assert_array_equal(result[:2], 0)
-        np.testing.assert_allclose(result[2], 0, atol=1e-9)
+def test_equal_lines_of_the_picture_share_a_label():
+    gains = atlas(16)
+    figure = draw_weights(gains, 16)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "rloo, remax, eb, shrinkage, reinforce" in labels
+    assert len(labels) == len(gains) - 1
+    assert len({str(_line(index)) for index in range(2 * len(labels))}) == 2 * len(labels)
 
 
 @pytest.mark.parametrize(
@@ -95,10 +51,11 @@ def test_no_signal_gives_no_advantage_with_any_weight(text):
     [
         ("__import__('os').getcwd()", r'getcwd\(\)" is not allowed. Use p, m, n, numbers'),
         ("p if p else 1", "is not allowed"),
+        ("max(p)", "is not allowed"),
         ("", "is not a valid expression"),
-        ("log(p)", "is -7.37776 at p = 0.000625, must be from 0 to"),
-        ("0.3 - p", r"is -0.000625 at p = 0.300625, must be from 0 to 1e\+30 for 0 < p < 1"),
-        ("9**9**9**9", "is inf at p"),
+        ("log(p)", r"is -2.77259 at p = 0.0625 and m = 16, must be .* max\(0, ...\) around"),
+        ("0.3 - p", r"is -0.0125 at p = 0.3125 and m = 16, must be from 0 to 1e\+30; write max"),
+        ("9**9**9**9", r"is inf at p = 0.0625 and m = 16, must be from 0 to 1e\+30$"),
         ("1" + "0" * 400, "is too large"),
         ("-" * 5000 + "p", "is too large"),
         ("+".join("p" * 5000), "is too large"),
@@ -111,12 +68,25 @@ def test_other_texts_are_refused_in_one_line(flag, text, message):
         check_config(parse_train_config(flags, has_cuda=False)[0], ranks=1)
 
 
-def test_a_dry_run_says_what_a_weight_maximises():
+def test_rewards_of_ones_own_may_have_any_accuracy():
+    """So weights must be defined at all of them, before a model is loaded."""
+    flags = ["--preset", "tiny", "--algo", "weight", "--weight", "2*m/(m-1)*(m-1-m*p)/(m-2)"]
+    parse_train_config(flags, has_cuda=False)
+    own = ["--rewards", "examples/reward.py:shows_work"]
+    with refused(r"^--weight .* is -.*; write max\(0, ...\) around what may be negative"):
+        parse_train_config([*flags, *own], has_cuda=False)
+
+
+@pytest.mark.parametrize("method", ["weight --weight 4", "pass_at_k --k 1"])
+def test_a_dry_run_says_what_a_method_with_settings_maximises(method):
     """By hand: two answers differ with probability 2 p (1 - p), so the weight 4 counts half: the
-    objective is 2 p.
+    objective is 2 p. Pass@1 is p.
     """
-    flags = ["--preset", "tiny", "--algo", "weight", "--weight", "4", "--samples-per-question", "2"]
+    flags = ["--preset", "tiny", "--algo", *method.split(), "--samples-per-question", "2"]
     lines = objective_lines(parse_train_config(flags, has_cuda=False)[0])[1:]
-    accuracies, weights, objective = (map(float, line.split()[-9:]) for line in lines)
-    assert set(weights) == {2.0}
-    assert list(objective) == pytest.approx([2 * p for p in accuracies])
+    accuracies, weights, objective = ([float(word) for word in line.split()[-9:]] for line in lines)
+    factor = 2.0 if "weight" in method else 1.0
+    assert set(weights) == {factor}
+    assert objective == pytest.approx([factor * p for p in accuracies])
+    config, _ = parse_train_config(["--preset", "tiny", "--algo", "grpo"], has_cuda=False)
+    assert objective_lines(config) == []

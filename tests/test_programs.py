@@ -12,14 +12,13 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
 from bnpo.batch import has_signal
 from bnpo.config import TINY_MODEL
 from bnpo.data import Columns, content_hash, load_problems
 from bnpo.files import write_json_lines
 from bnpo.runs.checkpoint import find_checkpoint
 from bnpo.tasks import built_in_problems
+from bnpo_estimators import Method, compute_advantages
 from conftest import json_lines, make_model, run_ranks
 
 pytestmark = pytest.mark.sampler

@@ -2,8 +2,10 @@
 other.
 """
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,7 +18,15 @@ import yaml
 import mathequal
 from bnpo.files import ROOT
 
-FOLDERS = ("", "docs", "data", "examples", "src/mathequal", "studies/2026-11")
+FOLDERS = (
+    "",
+    "docs",
+    "data",
+    "examples",
+    "src/bnpo_estimators",
+    "src/mathequal",
+    "studies/2026-11",
+)
 PAGES = [
     str(page.relative_to(ROOT))
     for folder in FOLDERS
@@ -143,3 +153,35 @@ def test_requirements_install_the_repository_itself(tmp_path):
         done = run(python, *program, "--help")
         assert done.returncode == 0, done.stderr
         assert "usage: " in done.stdout
+
+
+@pytest.mark.extra
+@pytest.mark.program
+def test_the_estimators_can_be_installed_alone(tmp_path):
+    """With NumPy and SciPy only. There, README and tests of the package pass."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def alone(*command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    source = shutil.copytree(ROOT / "src" / "bnpo_estimators", tmp_path / "source")
+    alone(sys.executable, "-m", "venv", "new")
+    python = tmp_path / "new" / "bin" / "python"
+    alone(python, "-m", "pip", "install", source)
+    listed = json.loads(alone(python, "-m", "pip", "list", "--format=json"))
+    installed = {package["name"] for package in listed}
+    assert installed - {"pip", "setuptools"} == {"bnpo-estimators", "numpy", "scipy"}
+    where = "import bnpo_estimators; print(bnpo_estimators.__file__)"
+    folder = Path(alone(python, "-c", where).strip()).parent
+    assert tmp_path / "new" in folder.parents
+    assert (folder / "py.typed").is_file()
+    alone(python, "-m", "doctest", source / "README.md")
+    alone(python, "-m", "pip", "install", "pytest", "hypothesis")
+    tests = (ROOT / "tests" / "estimators", "-c", "/dev/null", "--rootdir", tmp_path)
+    tests += ("--confcutdir", ROOT / "tests" / "estimators", "--hypothesis-profile", "ci")
+    alone(python, "-m", "pytest", "-q", *tests)
+    alone(python, "-m", "pytest", "-q", "--doctest-modules", folder, *tests[1:5])

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
 from bnpo.batch import Answer, Batch, Group, Task
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.data import load_problems
@@ -22,6 +20,7 @@ from bnpo.grading.rewards import format_reward, last_number_reward
 from bnpo.runs.findings import find
 from bnpo.runs.prepare import check_format
 from bnpo.tasks import Problem
+from bnpo_estimators import Method, compute_advantages
 from conftest import refused
 from planner.dry_run import dry_run_evaluation, dry_run_training
 

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 from scipy.stats import beta as beta_distribution
 
-from bnpo.algorithm.weights import exact_objective, exact_weight
 from bnpo.files import writing
+from bnpo_estimators import exact_objective, exact_weight
 from paper.curves import Band, RunCurves, band, variation
 from paper.objectives import atlas
 
@@ -68,8 +68,9 @@ def _figure(height: float, columns: int, **options) -> tuple[Figure, Sequence[Ax
 
 
 def _line(index: int) -> dict:
-    """Return colour and dashes of the line with this index."""
-    return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index % len(DASHES)]}
+    """Return colour and dashes of the line with this index. After all colours, each gets others."""
+    again, colour = divmod(index, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": DASHES[(colour + again) % len(DASHES)]}
 
 
 def draw_densities() -> Figure:
@@ -173,32 +174,36 @@ def _draw_band(axes: Axes, values: Band, label: str, index: int) -> None:
     )
 
 
-def draw_weights(gains: Mapping[str, np.ndarray]) -> Figure:
-    """Draw the exact weight and objective of estimators with m answers, from their gains [m] by
-    label.
+def draw_weights(gains: Mapping[str, np.ndarray], answers: int) -> Figure:
+    """Draw the exact weight and objective of estimators with m = `answers`, from their gains [m]
+    by label.
 
-    Both are divided by the weight at p = 1/2: gradients are clipped and Adam is scale-free, so
-    factors have no effect. Estimators that differ by such a factor share a line.
+    Both are divided by the objective at p = 1, which is the mean of the weight over p: gradients
+    are clipped and Adam is scale-free, so factors have no effect. Estimators that differ by such a
+    factor share a line.
     """
-    middle = np.array([0.5])
     with matplotlib.rc_context(STYLE):
         p = np.linspace(0.005, 0.995, 397)
         lines: dict[tuple, list[str]] = {}  # rounded relative gains -> labels
         for label, values in gains.items():
-            relative = values / exact_weight(middle, values)
+            mean = exact_objective(np.ones(1), values)[0]
+            relative = values / (mean or 1)  # a weight of 0 stays 0
             lines.setdefault(tuple(relative.round(5)), []).append(label)
-        figure, [left, right] = _figure(2.4 + 0.12 * len(lines), 2)
+        figure, [left, right] = _figure(2.9 + 0.12 * len(lines), 2)
         for index, (relative, labels) in enumerate(lines.items()):
             values = np.array(relative)
             left.plot(p, exact_weight(p, values), label=", ".join(labels), **_line(index))
-            right.plot(
-                p, exact_objective(p, values) - exact_objective(middle, values), **_line(index)
-            )
-        left.set(xlabel="$p$", ylabel="weight", yscale="log", xlim=(0, 1), ylim=(0.2, 20))
-        left.set_yticks([0.2, 0.5, 1, 2, 5, 10, 20], ["0.2", "0.5", "1", "2", "5", "10", "20"])
+            right.plot(p, exact_objective(p, values), **_line(index))
+        ends = {"xlabel": "accuracy $p$ of a question", "xlim": (0, 1)}
+        left.set_title("weight, scaled to mean 1", fontsize=8)
+        left.set(yscale="log", ylim=(0.05, 20), **ends)
+        left.set_yticks([0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20])
+        left.yaxis.set_major_formatter("{x:g}")
         left.minorticks_off()
-        right.set(xlabel="$p$", ylabel="objective", xlim=(0, 1), ylim=(-1.2, 1.2))
-        figure.legend(loc="outside upper center", ncols=2)
+        right.set_title("objective, the integral of the weight", fontsize=8)
+        right.set(ylim=(0, 1.01), **ends)
+        figure.suptitle(f"What each method maximises, with {answers} answers to a question")
+        figure.legend(loc="outside lower center", ncols=2)
         return figure
 
 
@@ -206,9 +211,9 @@ def draw_estimators(answers: int = 16) -> Figure:
     """Draw the exact weight and objective of the estimators. CurveRL is shown for the first
     batch only.
     """
-    weights = {
+    gains = {
         label: values
         for label, values in atlas(answers).items()
         if "curverl" not in label or "0.09" in label
     }
-    return draw_weights(weights)
+    return draw_weights(gains, answers)

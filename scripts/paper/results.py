@@ -31,6 +31,7 @@ METHODS |= {
 }
 METHODS |= {"maxrl": "MaxRL", "beta": "Beta", "eb": "Empirical Bayes"}
 METHODS |= {"shrinkage": "Shrinkage", "curverl": "CurveRL", "weight": "Weight"}
+METHODS |= {"pass_at_k": "Pass@K"}
 """Names of the algorithms in tables and figures, in the order of the rows."""
 NAMES_OF_ROWS = {"model", "algo", "decompose", "seed"}
 LAST_BITS = {
@@ -87,6 +88,8 @@ def method_name(run: dict) -> str:
     weights = [run[key] for key in ("weight", "weight_wrong") if run.get(key)]
     if weights:
         name += f"({', '.join(weights)})"
+    if run.get("k"):
+        name += f"({run['k']})"
     return name + (", rescaled" if run.get("rescale_advantages") else "")
 
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
 from bnpo.grading.grader import Grader, Grades
 from bnpo.tasks import Problem
+from bnpo_estimators import find_estimator
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
     from transformers import PreTrainedTokenizerBase

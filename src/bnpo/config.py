@@ -17,14 +17,12 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from tyro.constructors import PrimitiveConstructorSpec
 
-from bnpo.algorithm.advantages import AS_THEY_ARE, try_users_estimator
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.registry import SettingError, find_estimator
 from bnpo.data import Columns
 from bnpo.environment import multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
 from bnpo.prompts import SYSTEM_PROMPTS
+from bnpo_estimators import AS_THEY_ARE, Method, SettingError, find_estimator, try_users_estimator
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 
@@ -386,14 +384,18 @@ class TrainConfig:
         self.columns.check()
         batch, algo, rewards = self.batch, self.method.algo, len(self.data.rewards)
         with naming_flags():
-            self.method.check(batch.questions_per_step, batch.samples_per_question, rewards)
+            n, m = batch.questions_per_step, batch.samples_per_question
+            # Rewards of the user's own may have any value, the built-in ones are 0 or 1
+            graded = not set(self.data.rewards).issubset(BUILT_IN)
+            self.method.check(n, m, rewards, graded)
             group = find_estimator(algo).group
         if batch.samples_per_question == 1 and group:
             problem = f"--samples-per-question: with 1, all advantages of --algo {algo} are 0"
             raise InputError(
                 f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
             )
-        try_users_estimator(self.method, batch.samples_per_question, rewards)
+        with naming_flags():
+            try_users_estimator(self.method, batch.samples_per_question, rewards)
 
     @property
     def users_range(self) -> tuple[float, float]:
@@ -405,8 +407,8 @@ class TrainConfig:
 
 @contextmanager
 def naming_flags() -> Iterator[None]:
-    """Turn a SettingError of the block, which names fields of `Method`, into an InputError that
-    names their flags.
+    """Turn a SettingError of bnpo_estimators in the block, which names fields of `Method`, into an
+    InputError that names their flags.
     """
 
     def flag(field: re.Match[str]) -> str:

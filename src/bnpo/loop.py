@@ -6,9 +6,8 @@ turns, so every answer comes from the policy as it is before the step's first up
 
 import time
 
-from bnpo.algorithm.advantages import compute_advantages
 from bnpo.batch import Task, sample_batch
-from bnpo.config import TrainConfig
+from bnpo.config import TrainConfig, naming_flags
 from bnpo.policy.learner import Learner
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.weight_sync import WeightSync
@@ -17,6 +16,7 @@ from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo.runs.prepare import prepare_run
 from bnpo.runs.run import Run
+from bnpo_estimators import compute_advantages
 
 
 def train(config: TrainConfig) -> None:
@@ -49,14 +49,15 @@ def one_step(
     batch = sample_batch(task, progress.place, progress.step, sampler, config)
 
     # Advantages from the statistics of the whole batch: in float64, equal on every rank.
-    advantages, fits = compute_advantages(
-        config.method,
-        batch.rewards,  # [q, m, K]
-        ranges=task.grader.ranges,  # [K, 2]
-        greedy_rewards=batch.greedy_rewards,  # [q, K], or None
-        lengths=batch.lengths,  # [q, m]
-        failed=batch.failed,  # [q, m]
-    )  # [q, m]
+    with naming_flags():  # an estimator of the user's own may fail
+        advantages, fits = compute_advantages(
+            config.method,
+            batch.rewards,  # [q, m, K]
+            ranges=task.grader.ranges,  # [K, 2]
+            greedy_rewards=batch.greedy_rewards,  # [q, K], or None
+            lengths=batch.lengths,  # [q, m]
+            failed=batch.failed,  # [q, m]
+        )  # [q, m]
 
     # The sampler gives its GPU memory to the learner and wakes with the new weights. Then some of
     # them are compared bit by bit, and the log-probabilities of one answer.

@@ -1,26 +1,32 @@
 """What `--dry-run` and scripts/plan.py print: a run or an evaluation that is not started."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from bnpo.algorithm.weights import ACCURACIES, exact_objective, exact_weight, gains, shares
+import numpy as np
+
 from bnpo.config import TrainConfig, flat_settings
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.policy.folder import local_folder
+from bnpo_estimators import exact_objective, exact_weight, find_estimator, method_gains
 from planner import Planning
 from planner.hours import START_SECONDS, plan_training, sampling_seconds
 from planner.inputs import evaluation_inputs, training_inputs
 
+ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
+"""Accuracies at which tables show weights and objectives."""
+
 
 def objective_lines(config: TrainConfig) -> list[str]:
-    """Return what training with --algo weight maximises as a table, line by line: exact for
-    rewards of 0 and 1.
+    """Return what training with `weight`, `beta` or `pass_at_k`, whose objective the user sets,
+    maximises as a table, line by line: exact for rewards of 0 and 1.
     """
-    if config.method.weight is None:
+    if not find_estimator(config.method.algo).settings:
         return []
     m = config.batch.samples_per_question
-    gain = gains(*config.method.weights(shares(m), m, config.batch.questions_per_step))  # [m]
+    method = replace(config.method, reward_weights=None)  # of one reward
+    gain = method_gains(method, m, config.batch.questions_per_step)  # [m]
     values = {"accuracy p": ACCURACIES, "weight": exact_weight(ACCURACIES, gain)}
     values["objective"] = exact_objective(ACCURACIES, gain)
     lines = [

@@ -14,13 +14,11 @@ from statistics import fmean
 
 import numpy as np
 
-from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.registry import ESTIMATORS
 from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, by_rule_of, reward_name, stated_answer
+from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, compute_advantages
 
 EVAL_TEXTS = 2
 """Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others

@@ -19,9 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 from trl_trainer import BNPOTrainer
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
 from bnpo.config import TINY_MODEL
+from bnpo_estimators import Method, compute_advantages
 from mathequal import accuracy_reward
 
 QUESTIONS = [f"{i}+{i}=?" for i in range(4)]

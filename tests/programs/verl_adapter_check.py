@@ -16,8 +16,7 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, get_adv_estimato
 from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl_advantages import METHODS, estimator
 
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.estimators import Method
+from bnpo_estimators import Method, compute_advantages
 
 
 def main() -> None:

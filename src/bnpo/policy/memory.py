@@ -15,7 +15,6 @@ import torch.distributed as dist
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
-from bnpo.algorithm.registry import find_estimator
 from bnpo.config import TrainConfig
 from bnpo.environment import ranks_here
 from bnpo.files import InputError
@@ -25,6 +24,7 @@ from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.ranks import gather
+from bnpo_estimators import find_estimator
 
 GIB = 2**30
 ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.algorithm.advantages import trained_rewards
-from bnpo.algorithm.beta import BetaFit
 from bnpo.batch import Batch, Group, Task, has_signal
 from bnpo.config import TrainConfig
 from bnpo.grading.rewards import reward_name
 from bnpo.policy.learner import Update
 from bnpo.policy.speed import gpu_name, speed_metrics, training_operations
+from bnpo_estimators import BetaFit, trained_rewards
 
 TOKEN_GROUPS = 2  # questions per step whose answers are also written token by token
 

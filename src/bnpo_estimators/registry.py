@@ -6,12 +6,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
-
-from bnpo.files import InputError, line_of, read_text
 
 T = TypeVar("T", bound=Callable[..., np.ndarray])
 NEEDS = ("range", "lengths", "greedy_rewards", "separate_rewards")
@@ -19,9 +18,13 @@ FORM = "`@estimator() def name(batch: RewardBatch) -> np.ndarray`, see docs/arch
 
 
 class SettingError(ValueError):
-    """A wrong field of `Method`. Fields are in backticks, as in `algo` or `decompose=False`, so
-    that a program can name its flags instead.
+    """A wrong field of `Method`, or a fault of the file that its `algo` names. The message is one
+    line. Fields are in backticks, as in `algo` or `decompose=False`, so that a program can name its
+    flags instead.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))  # what a user typed may have line breaks
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,14 @@ def estimator(
     logs_fit: bool = False,
 ) -> Callable[[T], T]:
     """Register a function as an estimator: `function(batch: RewardBatch) -> advantages [n, m]`.
-    docs/architecture.md explains the arguments.
+
+    - `needs`, separated by commas: `lengths`, `greedy_rewards` and `separate_rewards` are the
+      fields of the batch that are given, too; with `range`, each reward is mapped to [0, 1], and
+      an answer has their sum.
+    - `unit_interval`: each reward is mapped to [0, 1], and an answer has their mean.
+    - `group=False`: one answer to a question is enough to learn from.
+    - `settings`: the fields of `Method` that only this estimator takes, for built-in ones.
+    - `logs_fit`: BNPO's Beta fit of each batch is returned, too; needs `unit_interval=True`.
     """
     names = frozenset(name.strip() for name in needs.split(",") if name.strip())
     if not names.issubset(NEEDS):
@@ -62,7 +72,7 @@ def estimator(
     def register(function: T) -> T:
         found = Estimator(function, names, needs_range, unit_interval, group, settings, logs_fit)
         function.estimator = found  # type: ignore[attr-defined]  # for `find_estimator`
-        if function.__module__ == "bnpo.algorithm.estimators":
+        if function.__module__ == "bnpo_estimators.estimators":
             ESTIMATORS[function.__name__] = found
         return function
 
@@ -72,7 +82,7 @@ def estimator(
 def find_estimator(algo: str) -> Estimator:
     """Return the estimator with this name, or the one of a user's file: `path/to/file.py:function`.
 
-    Raises SettingError for an unknown name, InputError for a file without this estimator.
+    Raises SettingError for an unknown name, and for a file without this estimator.
     """
     return ESTIMATORS.get(algo) or _users_estimator(algo)
 
@@ -87,32 +97,31 @@ def _users_estimator(algo: str) -> Estimator:
     function = _load(os.path.abspath(file)).get(name)
     found = getattr(function, "estimator", None)
     if not isinstance(found, Estimator):
-        raise InputError(f"{algo}: is not a function that @estimator() registers: {FORM}")
+        raise SettingError(f"{algo}: is not a function that @estimator() registers: {FORM}")
     return replace(found, function=partial(_call, algo, function))
 
 
 def _call(algo: str, function: Any, batch: Any) -> np.ndarray:
-    """Return the advantages [n, m] of a user's estimator, whose faults are InputErrors."""
+    """Return the advantages [n, m] of a user's estimator, whose faults are SettingErrors."""
     known = ~np.isnan(batch.rewards)  # [n, m]
     try:
         values = np.asarray(function(batch), dtype=np.float64)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{algo}: {_fault_in(algo.rpartition(':')[0], error)}") from error
+        raise SettingError(f"{algo}: {_fault_in(algo.rpartition(':')[0], error)}") from error
     if values.shape != known.shape:
         shapes = f"returned shape {list(values.shape)}, must be [n, m] = {list(known.shape)}"
-        raise InputError(f"{algo}: {shapes}, like batch.rewards")
+        raise SettingError(f"{algo}: {shapes}, like batch.rewards")
     if not np.isfinite(values[known]).all():
         cure = "leave out rewards that are nan, as np.nanmean does, and do not divide by 0"
-        raise InputError(f"{algo}: returned an advantage that is not finite; {cure}")
+        raise SettingError(f"{algo}: returned an advantage that is not finite; {cure}")
     return values
 
 
 @lru_cache
 def _load(path: str) -> dict[str, object]:
-    """Return the names that a user's file defines, which a process loads once. Raises InputError if
-    it cannot be imported.
+    """Return the names that a user's file defines, which a process loads once. Raises SettingError
+    if it cannot be imported.
     """
-    source = read_text(path)
     module = ModuleType(f"users_estimator {path}")
     module.__file__ = path
     sys.modules[module.__name__] = module  # where dataclasses look for their module
@@ -121,9 +130,10 @@ def _load(path: str) -> dict[str, object]:
     if os.path.dirname(path) not in sys.path:
         sys.path.append(os.path.dirname(path))
     try:
-        exec(compile(source, path, "exec"), module.__dict__)
+        # As bytes, which Python decodes as it does when it imports a file
+        exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        raise InputError(f"{path}: cannot be imported: {_fault_in(path, error)}") from error
+        raise SettingError(f"{path}: cannot be imported: {_fault_in(path, error)}") from error
     return module.__dict__
 
 
@@ -131,4 +141,5 @@ def _fault_in(file: str, error: BaseException) -> str:
     """Return an error in one line, with the line of `file` in which it happened."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == os.path.abspath(file)]
-    return (f"line {lines[-1]}: " if lines else "") + line_of(error)
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return (f"line {lines[-1]}: " if lines else "") + text

@@ -1,16 +1,10 @@
-"""Weights of questions that users type (--algo weight), and what an estimator with a weight
-maximises, exactly.
-
-With m answers to each question, the accuracy p is only known as k / m, where k answers are right.
-docs/theory.md derives the formulas.
-"""
+"""Weights of questions that users type (--algo weight)."""
 
 import ast
 
 import numpy as np
-import scipy  # `scipy.stats` is loaded on first use
 
-from bnpo.algorithm.registry import SettingError
+from bnpo_estimators.registry import SettingError
 
 OPERATORS = {
     ast.Add: np.add,
@@ -19,10 +13,9 @@ OPERATORS = {
     ast.Div: np.divide,
     ast.Pow: np.power,
 }
-FUNCTIONS = {"sqrt": np.sqrt, "log": np.log, "exp": np.exp}
-ALLOWED = "Use p, m, n, numbers, + - * / ** and sqrt, log, exp, as in (1 - p)**0.5 / p"
-# Accuracies at which tables show values
-ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
+FUNCTIONS = {"sqrt": (np.sqrt, 1), "log": (np.log, 1), "exp": (np.exp, 1), "max": (np.maximum, 2)}
+"""Functions, each with the number of its arguments."""
+ALLOWED = "Use p, m, n, numbers, + - * / ** and sqrt, log, exp, max(a, b), as in (1 - p)**0.5 / p"
 LARGEST_WEIGHT = 1e30  # far below the largest number in fp32, in which the learner holds advantages
 
 
@@ -52,10 +45,10 @@ def weight_values(
                 return -evaluate(node.operand)
             case ast.BinOp() if type(node.op) in OPERATORS:
                 return OPERATORS[type(node.op)](evaluate(node.left), evaluate(node.right))
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if (
-                name in FUNCTIONS
+            case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if (
+                name in FUNCTIONS and len(arguments) == FUNCTIONS[name][1]
             ):
-                return FUNCTIONS[name](evaluate(argument))
+                return FUNCTIONS[name][0](*map(evaluate, arguments))
         raise SettingError(f"{shown}: {ast.unparse(node)[:60]!r} is not allowed. {ALLOWED}")
 
     try:
@@ -68,46 +61,13 @@ def weight_values(
         raise SettingError(f"{shown} {problem}. {ALLOWED}") from None
     allowed = (values >= 0) & (values <= LARGEST_WEIGHT)  # nan is not
     if not allowed.all():
-        where, value = p[~allowed][0], values[~allowed][0]
-        limits = f"must be from 0 to {LARGEST_WEIGHT:g} for 0 < p < 1"
-        raise SettingError(f"{shown} is {value:g} at p = {where:g}, {limits}")
+        value, at, answers = (each[~allowed][0] for each in (values, p, names["m"]))
+        found = f"is {value:g} at p = {at:g} and m = {answers:g}"
+        cure = "; write max(0, ...) around what may be negative" if value < 0 else ""
+        raise SettingError(f"{shown} {found}, must be from 0 to {LARGEST_WEIGHT:g}{cure}")
     return values
 
 
 def shares(m: int) -> np.ndarray:
     """Return the accuracies strictly between 0 and 1 that m answers can show, [m - 1]."""
     return np.arange(1, m) / m
-
-
-def gains(right: np.ndarray, wrong: np.ndarray | None = None) -> np.ndarray:
-    """Return u(b) [m]: how much more advantage an answer has if it is right, where b of the m - 1
-    others are right.
-
-    `right` and `wrong` [m - 1] are the weights of right and of wrong answers (the default is the
-    same) at the accuracies `shares(m)`. A right answer has the advantage (1 - k/m) right(k/m) with
-    k = b + 1, a wrong one -k/m wrong(k/m) with k = b.
-    """
-    m = len(right) + 1
-    values = np.zeros(m)
-    values[:-1] = (1 - shares(m)) * right
-    values[1:] += shares(m) * (right if wrong is None else wrong)
-    return values
-
-
-def exact_weight(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return w_m(p) [points], the expected gradient of a question over the gradient of p: E[u(B)],
-    B ~ Bin(m - 1, p).
-
-    >>> exact_weight(np.array([0.1, 0.9]), gains(np.array([4.0])))  # with m = 2 half the weight
-    array([2., 2.])
-    """
-    m = len(gain)
-    return scipy.stats.binom.pmf(np.arange(m), m - 1, p[:, None]) @ gain
-
-
-def exact_objective(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return J_m(p) [points], the integral of w_m from 0 to p: the sum over b of u(b) P(B > b) /
-    m, B ~ Bin(m, p).
-    """
-    m = len(gain)
-    return scipy.stats.binom.sf(np.arange(m), m, p[:, None]) @ gain / m

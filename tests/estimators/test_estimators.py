@@ -2,8 +2,9 @@
 its objective.
 """
 
-import shlex
-from math import exp, lgamma, sqrt
+from itertools import combinations
+from math import comb, exp, lgamma, sqrt
+from pathlib import Path
 from statistics import fmean, stdev, variance
 
 import numpy as np
@@ -12,14 +13,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import binom
-
-from bnpo.algorithm.advantages import compute_advantages
-from bnpo.algorithm.beta import MAX_CONCENTRATION, fit_beta, inverse_density
-from bnpo.algorithm.estimators import MAX_BETA_PARAMETER, Method
-from bnpo.algorithm.registry import ESTIMATORS
-from bnpo.config import check_config, parse_train_config
-from bnpo.files import ROOT
 from test_advantages import advantages, batches
+
+from bnpo_estimators import Method, compute_advantages, fit_beta, inverse_density
+from bnpo_estimators.beta import MAX_CONCENTRATION
+from bnpo_estimators.estimators import MAX_BETA_PARAMETER
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def whitened(values, lengths):
@@ -221,6 +221,30 @@ def test_objective_of_each_estimator(p):
     assert slope("beta", many, p, beta_parameters=(1.5, 2)) == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize("k", [1, 2, 4, 5])
+def test_pass_at_k_has_maxpos_leave_two_out_baseline(k):
+    """Over all sets of answers that are left out, with rewards of 0 and 1."""
+    m = 6
+    for right in range(m + 1):
+        group, expected = [1] * right + [0] * (m - right), []
+        for i, own in enumerate(group):
+            differences = []
+            for j in set(range(m)) - {i}:
+                rest = [group[other] for other in range(m) if other not in (i, j)]
+                for chosen in combinations(rest, k - 1):
+                    differences.append(max([own, *chosen]) - max([group[j], *chosen]))
+            expected.append(k * fmean(differences))
+        found = advantages("pass_at_k", [group], {}, k=k)
+        np.testing.assert_allclose(found, [expected], atol=1e-15)
+
+
+def test_pass_at_k_of_few_answers_is_that_of_one_less():
+    """Where three of five answers are left, K is 2."""
+    failed = [[False] * 3 + [True] * 2]
+    found = advantages("pass_at_k", [[1, 0, 0, 1, 1]], {"failed": failed}, k=4)
+    np.testing.assert_allclose(found[:, :3], advantages("pass_at_k", [[1, 0, 0]], {}, k=2))
+
+
 def test_shrinkage_leaves_the_expected_gradient_as_it_is():
     """Its baseline depends on nothing of the answer itself. Two questions, three answers."""
     p, m = np.array([0.2, 0.7]), 3
@@ -259,15 +283,6 @@ def rows_of_docs(begin, end):
     return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_flags_of_the_table_of_names_are_taken():
-    cells = [row[1] for row in rows_of_docs("\n", "| estimator |") if len(row) == 3]
-    flags = [shlex.split(cell) for cell in cells if "--algo " in cell]
-    for row in flags:
-        config, _ = parse_train_config(["--preset", "paper-1.5b", *row], has_cuda=True)
-        check_config(config, ranks=1)
-    assert {row[row.index("--algo") + 1] for row in flags} == ESTIMATORS.keys()
-
-
 PUBLISHED = {
     "REINFORCE with baseline": minus_mean,
     "RLOO": rloo,
@@ -283,6 +298,12 @@ PUBLISHED = {
     ],
     "AsymGRPO, delta = 2": lambda group: [v if v > 0 else v / 2 for v in minus_mean(group)],
     "WAPO": lambda group: [max(value, 0) for value in minus_mean(group)],
+    "DGPO": lambda group: [v / fmean(map(abs, minus_mean(group))) for v in minus_mean(group)],
+    "Sqrt-REINFORCE": lambda group: [v / sqrt(fmean(group)) for v in minus_mean(group)],
+    # One less the chance that one of K - 1 other answers is right, too, for the mean over answers
+    "PKPO, K = 2": lambda group: [
+        2 * r * comb(group.count(0), 1) / comb(len(group) - 1, 1) for r in group
+    ],
 }
 
 

@@ -6,13 +6,14 @@ mean reward of its group. docs/estimators.md says what each estimator maximises.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
-from bnpo.algorithm.beta import fit_beta, inverse_density
-from bnpo.algorithm.registry import SettingError, estimator, find_estimator
-from bnpo.algorithm.weights import weight_values
+from bnpo_estimators.beta import BetaFit, fit_beta, inverse_density
+from bnpo_estimators.registry import SettingError, estimator, find_estimator
+from bnpo_estimators.weights import shares, weight_values
 
 # Up to here 1/f is finite at every accuracy that 500 answers can show
 MAX_BETA_PARAMETER = 100.0
@@ -25,11 +26,11 @@ class Method:
 
     algo: str = "bnpo"
     """Estimator that turns rewards into advantages: bnpo, beta, curverl, eb, gdpo, grpo, maxrl,
-    opo, reinforce, reinforce_pp, reinforce_pp_baseline, remax, rloo, shrinkage or weight
+    opo, pass_at_k, reinforce, reinforce_pp, reinforce_pp_baseline, remax, rloo, shrinkage or weight
     (docs/estimators.md has the formulas), or your own: path/to/file.py:function."""
     decompose: bool = False
     """Compute the advantages of each reward separately, then average them. Otherwise rewards are
-    added first (for bnpo, beta, curverl, eb and weight averaged)."""
+    added first (for bnpo, beta, curverl, eb, pass_at_k and weight averaged)."""
     reward_weights: tuple[float, ...] | None = None
     """Weights of the rewards, in the order of --rewards, such as 1 0.2; the default is 1 for each.
     A reward with weight 0 is only recorded."""
@@ -42,13 +43,16 @@ class Method:
     are (R - p) w."""
     weight_wrong: str | None = None
     """With --algo weight, another weight for wrong answers. The default is --weight."""
+    k: int | None = None
+    """K of --algo pass_at_k, which maximises the chance that one of K answers is right. Below
+    --samples-per-question."""
     beta_moments: Literal["sample", "corrected"] = "sample"
     """Variance of the accuracies in BNPO's fit: `sample`, as in the paper, or `corrected` for the
     noise of m answers."""
 
-    def check(self, n: int, m: int, k: int) -> None:
+    def check(self, n: int, m: int, k: int, graded: bool = False) -> None:
         """Raise SettingError for settings that do not go together, or not with rewards [n, m, K],
-        InputError for a user's estimator that cannot be loaded.
+        and for a user's estimator that cannot be loaded. `graded` rewards are not 0 and 1 only.
         """
         if self.decompose and "separate_rewards" in find_estimator(self.algo).needs:
             cure = "takes the rewards apart itself; use `decompose=False`"
@@ -56,6 +60,7 @@ class Method:
         for algo, field_name, example in (
             ("beta", "beta_parameters", "(2, 2)"),
             ("weight", "weight", "'(1-p)**0.5'"),
+            ("pass_at_k", "k", "4"),
         ):
             if (self.algo == algo) != (getattr(self, field_name) is not None):
                 together = f"`algo='{algo}'` and `{field_name}` go together"
@@ -71,9 +76,15 @@ class Method:
             limits = limits or "must not be below 0, nor all 0"
         if limits:
             raise SettingError(f"`reward_weights`: are {_words(weights)}, {limits}")
+        most = max(1, m - 1)
+        if self.k is not None and not 1 <= self.k <= most:
+            limits = f"must be from 1 to {most}, below the number of answers to a question"
+            raise SettingError(f"`k`: is {self.k}, {limits}")
         if self.weight is not None:
-            # All accuracies of binary rewards, and many between them: graded rewards have others
-            self.weights(np.arange(1, 100 * m) / (100 * m), m, n)
+            # Graded rewards, such as the mean of several, have accuracies between those of binary
+            several = sum(value > 0 for value in weights) > 1
+            graded = graded or (several and not self.decompose)
+            self.weights(shares(100 * m) if graded else shares(m), m, n)
         elif self.weight_wrong is not None:
             raise SettingError("`weight_wrong`: needs `algo='weight'` and `weight`")
 
@@ -105,7 +116,7 @@ class RewardBatch:
     separate_rewards: Any = None  # [n, m, K], before they were combined
     greedy_rewards: Any = None  # [n]
     lengths: Any = None  # [n, m], tokens of each answer
-    # Of every question, [n, 1]
+    # Of each question, [n, 1]
     counts: np.ndarray = field(init=False)  # answers with a known reward: m, unless one failed
     accuracies: np.ndarray = field(init=False)  # p
     inner_accuracies: np.ndarray = field(init=False)  # p for weights that 0 or 1 makes infinite
@@ -126,7 +137,15 @@ class RewardBatch:
             weights = self.reward_weights[self.reward_weights > 0]
             share = weights.min() / weights.sum()
         least = share / (2 * self.counts)
-        self.inner_accuracies = np.where((p > 0) & (p < 1), np.clip(p, least, 1 - least), 0.5)
+        # A placeholder that rewards of 0 and 1 can have: a weight may be defined for them alone
+        anything = 1 / np.maximum(2, self.counts)
+        inside = (p > 0) & (p < 1)
+        self.inner_accuracies = np.where(inside, np.clip(p, least, 1 - least), anything)
+
+    @cached_property
+    def fit(self) -> BetaFit:
+        """The Beta distribution fitted to the accuracies, for rewards in [0, 1]."""
+        return fit_beta(self.accuracies, self.counts, self.method.beta_moments)
 
 
 @estimator()
@@ -288,6 +307,36 @@ def weight(batch: RewardBatch) -> np.ndarray:
     return centred * np.where(centred > 0, right, wrong)  # the weights are [n, 1]
 
 
+@estimator(unit_interval=True, settings=("k",))
+def pass_at_k(batch: RewardBatch) -> np.ndarray:
+    """Exact pass@K: (R - p) w, where w is m / (m - 1) times K times the chance that K - 1 of m - 2
+    answers, of which m p - 1 are right, are all wrong.
+
+    For rewards of 0 and 1 the expected gradient is exactly that of 1 - (1 - p)^K, and the baseline
+    leaves two answers out, as in MaxPO (Takashiro et al. 2026, arXiv:2606.06080): the advantage is
+    the mean over other answers j of K (max(R, S) - max(R_j, S)), where S are K - 1 of the remaining
+    m - 2. If answers have failed, K is at most m - 1.
+
+    By hand: with one right answer of 4, the other 2 are wrong, and the weight is 4/3 * 2 * 2/2.
+    With two, one of 2 is wrong: 4/3 * 2 * 1/2.
+
+    >>> rewards = np.array([[1.0, 0, 0, 0], [1, 1, 0, 0]])
+    >>> pass_at_k(RewardBatch(rewards, Method("pass_at_k", k=2))).round(4)
+    array([[ 2.    , -0.6667, -0.6667, -0.6667],
+           [ 0.6667,  0.6667, -0.6667, -0.6667]])
+    """
+    assert batch.method.k is not None  # see `Method.check`
+    m = batch.counts  # [n, 1]
+    k = np.minimum(batch.method.k, np.maximum(1, m - 1))  # [n, 1]
+    wrong = np.nansum(1 - batch.rewards, axis=1, keepdims=True) - 1  # of m - 2, [n, 1]
+    weights = k * m / np.maximum(1, m - 1)  # [n, 1]
+    for i in range(int(k.max()) - 1):
+        # The chance that the next of the K - 1 is wrong, too. Graded rewards have parts of answers
+        chance = np.maximum(0, wrong - i) / np.maximum(1, m - 2 - i)
+        weights = weights * np.where(i < k - 1, chance, 1)
+    return reinforce(batch) * weights
+
+
 @estimator(unit_interval=True, logs_fit=True)
 def bnpo(batch: RewardBatch) -> np.ndarray:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of
@@ -300,7 +349,7 @@ def bnpo(batch: RewardBatch) -> np.ndarray:
     array([[ 0.7166, -0.2389, -0.2389, -0.2389],
            [ 0.2389,  0.2389,  0.2389, -0.7166]])
     """
-    fit = fit_beta(batch.accuracies, batch.counts, batch.method.beta_moments)
+    fit = batch.fit
     points = batch.inner_accuracies  # where the density is taken, [n, 1]
     if fit.edge == "concentrated":
         # The accuracies differ by noise only, and outliers would get very large weights. So all

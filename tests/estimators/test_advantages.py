@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bnpo.algorithm.advantages import AS_THEY_ARE, compute_advantages, trained_rewards
-from bnpo.algorithm.estimators import Method
-from bnpo.algorithm.registry import ESTIMATORS
+import bnpo_estimators
+from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, compute_advantages, trained_rewards
 
-GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "reinforce", "rloo", "weight")
+GROUP_CENTRED = ("bnpo", "beta", "curverl", "gdpo", "grpo", "maxrl", "pass_at_k", "reinforce")
+GROUP_CENTRED += ("rloo", "weight")
 CANCELLING = np.array([[[1.0, 0], [1, 0], [0, 1]], *np.zeros((3, 3, 2))])
 """Rewards whose GRPO advantages cancel out up to rounding errors. GDPO's whitening divides these
 errors by 1e-4."""
@@ -45,9 +45,11 @@ def advantages(algo, rewards, extra, **settings):
         settings = {"beta_parameters": (0.5, 2.0)} | settings
     if algo == "weight":
         settings = {"weight": "sqrt(1 - p) / p + m / n"} | settings
+    if algo == "pass_at_k":
+        settings = {"k": max(1, min(3, np.shape(rewards)[1] - 1))} | settings
     if algo == "gdpo":  # separates the rewards itself
         settings |= {"decompose": False}
-    return compute_advantages(Method(algo, **settings), rewards, **extra).values
+    return bnpo_estimators.advantages(Method(algo, **settings), rewards, **extra)
 
 
 @pytest.mark.parametrize("decompose", [False, True])
@@ -102,7 +104,8 @@ def test_a_constant_group_gets_exactly_0(m, values):
     for algo in (*GROUP_CENTRED, "opo"):
         found = advantages(algo, np.array([equal, others]), extra)
         assert not found[0].any(), algo
-        assert found[1].any(), algo
+        # Pass@2 with two of three answers right cannot be raised
+        assert found[1].any() or (algo == "pass_at_k" and m == 3), algo
         if algo != "gdpo":  # which takes the rewards apart
             assert not advantages(algo, np.array([equal_sums, others]), extra)[0].any(), algo
     for algo in sorted(ESTIMATORS.keys() - {"remax"}):  # some depend on other questions
@@ -158,6 +161,17 @@ def test_a_question_with_one_answer_left_does_not_count(algo):
     assert not advantages(algo, rewards, everything, rescale_advantages=True).any()
 
 
+@pytest.mark.parametrize("algo", ESTIMATORS)
+def test_rewards_of_one_kind_need_no_third_dimension(algo):
+    rng = np.random.default_rng(0)
+    rewards, failed = rng.integers(0, 2, (5, 4)), rng.random((5, 4)) < 0.2
+    extra = {"lengths": rng.integers(1, 9, (5, 4)), "failed": failed}
+    greedy = rng.integers(0, 2, 5)
+    found = advantages(algo, rewards.tolist(), extra | {"greedy_rewards": greedy.tolist()})
+    expected = advantages(algo, rewards[..., None], extra | {"greedy_rewards": greedy[:, None]})
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_failed_answers_by_hand():
     """Of question 0 the answers 1, 0, 0 are left, so p = 1/3. Both questions have f = 1."""
     rewards = np.array([[[1.0], [0], [0], [1]], [[1], [1], [0], [0]]])
@@ -203,7 +217,7 @@ def test_rewards_taken_as_they_are():
         values = compute_advantages(Method(algo), rewards, ranges=AS_THEY_ARE).values
         np.testing.assert_allclose(values, [expected, [0, 0, 0]])
     needing = [algo for algo, found in ESTIMATORS.items() if found.needs_range]
-    assert set(needing) == {"beta", "bnpo", "curverl", "eb", "maxrl", "weight"}
+    assert set(needing) == {"beta", "bnpo", "curverl", "eb", "maxrl", "pass_at_k", "weight"}
     for algo in needing:
         with pytest.raises(ValueError, match=f"{algo} needs rewards in a finite range"):
             advantages(algo, rewards, {"ranges": AS_THEY_ARE})
@@ -275,6 +289,7 @@ def test_every_reward_is_mapped_from_its_own_range(decompose):
 BLANK, TWO_REWARDS = np.zeros((2, 2, 1)), np.array([[[0.0, 3], [-1, 3]]])
 OF_TWO = r"question 1, answer 1, is 2.0, outside \[0, 1\]"
 GREEDY_SHAPE, LENGTHS_SHAPE = r"\[n, K\] = \(2, 1\)", r"opo needs lengths \[n, m\] = \(2, 2\)"
+K_LIMITS = "`k`: is 2, must be from 1 to 1, below the number of answers"
 BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
 
 
@@ -287,7 +302,7 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method(), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, "reward 0 .* is -1.0, outside"),
         (Method(), [[[0.0], [1.0]], [[1.0]]], {}, "the same number of answers to every question"),
         (Method(), np.zeros((2, 0, 1)), {}, "none empty"),
-        (Method(), np.zeros((2, 3)), {}, "must be"),
+        (Method(), np.zeros(3), {}, r"must be \[questions, answers\] or \[questions, answers, re"),
         (Method("remax"), BLANK, {}, "grade one greedy answer per question"),
         (Method("remax"), BLANK, {"greedy_rewards": np.zeros((2, 2))}, GREEDY_SHAPE),
         (Method("remax"), BLANK, {"greedy_rewards": [[0], [7]]}, "question 1, greedy answer 0, is"),
@@ -297,6 +312,13 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method("bnpo", beta_parameters=(1, 1)), BLANK, {}, "go together"),
         (Method("beta", beta_parameters=(1, 101)), BLANK, {}, BETA_LIMITS),
         (Method("beta", beta_parameters=(np.nan, 1)), BLANK, {}, "are nan 1, must be above 0"),
+        (Method("pass_at_k"), BLANK, {}, "`algo='pass_at_k'` and `k` go together, as in `k=4`"),
+        (
+            Method("pass_at_k", k=2),
+            BLANK,
+            {},
+            "`k`: is 2, must be from 1 to 1, below the number of",
+        ),
         (Method("gdpo", decompose=True), BLANK, {}, "use `decompose=False`"),
         (Method("weight"), BLANK, {}, "`algo='weight'` and `weight` go together"),
         (Method(reward_weights=(1, 0.2)), BLANK, {}, "are 1 0.2, must be one for each of the 1"),

@@ -2,15 +2,14 @@
 the estimator.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from bnpo.algorithm.beta import BetaFit, fit_beta
-from bnpo.algorithm.estimators import Method, RewardBatch
-from bnpo.algorithm.registry import ESTIMATORS, Estimator, find_estimator
-from bnpo.files import InputError
+from bnpo_estimators.beta import BetaFit
+from bnpo_estimators.estimators import Method, RewardBatch
+from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError, find_estimator
 
 # Advantages up to this size are rounding errors, as where all rewards are 0.1: they are not
 # rescaled
@@ -26,17 +25,51 @@ class Advantages(NamedTuple):
     fits: list[BetaFit]
 
 
+def advantages(
+    method: Method | str,  # or its `algo`
+    rewards: ArrayLike,  # [n, m], or [n, m, K]
+    *,
+    ranges: ArrayLike = (0.0, 1.0),  # [2], or [K, 2]
+    greedy_rewards: ArrayLike | None = None,  # [n], or [n, K]
+    lengths: ArrayLike | None = None,  # [n, m]
+    failed: ArrayLike | None = None,  # [n, m]
+) -> np.ndarray:
+    """Return the advantages [n, m] of a batch of n questions with m answers each.
+
+    - `ranges`: the lowest and the highest value of the rewards. Only some methods, such as bnpo,
+      need one; the others also take AS_THEY_ARE.
+    - `lengths`: the tokens of each answer, for opo and the two reinforce_pp.
+    - `greedy_rewards`: the reward of one greedy answer to each question, for remax.
+    - `failed`: answers without a reward. They get the advantage 0, and count in no statistics.
+
+    Raises ValueError. `compute_advantages` returns the fit of bnpo, too.
+
+    >>> advantages("grpo", [[1, 0, 0, 0], [1, 1, 1, 1]]).round(3)
+    array([[ 1.5, -0.5, -0.5, -0.5],
+           [ 0. ,  0. ,  0. ,  0. ]])
+    """
+    return compute_advantages(
+        Method(method) if isinstance(method, str) else method,
+        rewards,
+        ranges=ranges,
+        greedy_rewards=greedy_rewards,
+        lengths=lengths,
+        failed=failed,
+    ).values
+
+
 def compute_advantages(
     method: Method,
-    rewards: np.ndarray | Sequence,  # [n, m, K]
+    rewards: ArrayLike,  # [n, m, K], or [n, m] if K is 1
     *,
-    ranges: np.ndarray | Sequence = (0.0, 1.0),  # [K, 2], or [2] for all rewards
-    greedy_rewards: np.ndarray | None = None,  # [n, K]
-    lengths: np.ndarray | None = None,  # [n, m]
-    failed: np.ndarray | None = None,  # [n, m]
+    ranges: ArrayLike = (0.0, 1.0),  # [K, 2], or [2] for all rewards
+    greedy_rewards: ArrayLike | None = None,  # [n, K], or [n] if K is 1
+    lengths: ArrayLike | None = None,  # [n, m]
+    failed: ArrayLike | None = None,  # [n, m]
 ) -> Advantages:
     """Return the advantages [n, m] of a batch of n questions with m answers each. Each answer has K
-    rewards, which are mapped from their `ranges` to [0, 1] (`mapped_rewards`).
+    rewards, which are mapped from their `ranges` to [0, 1] (`mapped_rewards`). BNPO's fit to the
+    batch is returned, too.
 
     An answer that has `failed`, since one of its rewards could not be computed, gets the advantage
     0, and all statistics are those of the other answers. So does a question of which fewer than two
@@ -47,8 +80,8 @@ def compute_advantages(
     >>> compute_advantages(Method("reinforce", decompose=True), rewards).values
     array([[ 0.25, -0.25]])
 
-    Raises ValueError for wrong rewards, missing arguments and wrong settings (SettingError), and
-    InputError for faults of a user's estimator.
+    Raises ValueError for wrong rewards and missing arguments, and SettingError, which is one, for
+    wrong settings and faults of a user's estimator.
     """
     algo, estimator = method.algo, find_estimator(method.algo)
     if estimator.needs_range and np.isinf(np.asarray(ranges, dtype=float)).any():
@@ -61,7 +94,8 @@ def compute_advantages(
     kept = known.sum(axis=1) >= min(2, m)  # [n], questions that count
     greedy = tokens = None
     if "greedy_rewards" in estimator.needs:
-        if greedy_rewards is None or np.shape(greedy_rewards) != (n, k):
+        shapes = [(n, k), (n,)] if k == 1 else [(n, k)]
+        if greedy_rewards is None or np.shape(greedy_rewards) not in shapes:
             cure = "grade one greedy answer per question"
             raise ValueError(f"{algo} needs greedy_rewards [n, K] = {(n, k)}: {cure}")
         without_answers = ~known.any(axis=1, keepdims=True)  # [n, 1]
@@ -114,13 +148,13 @@ def _combine(
             batch.separate_rewards = rewards[:, :, part]
         weighted.append(part_weight * estimator.function(batch))
         if estimator.logs_fit:
-            fits.append(fit_beta(batch.accuracies, batch.counts, method.beta_moments))
+            fits.append(batch.fit)
     return Advantages(np.sum(weighted, axis=0) / sum(part_weights), fits)
 
 
 def try_users_estimator(method: Method, m: int, k: int) -> None:
     """Call a user's estimator for a small batch with m answers per question and K rewards, in which
-    one answer has failed. Raises InputError if it fails, or if a second call gives other
+    one answer has failed. Raises SettingError if it fails, or if a second call gives other
     advantages, since every rank calls it by itself.
     """
     if method.algo in ESTIMATORS:
@@ -136,14 +170,14 @@ def try_users_estimator(method: Method, m: int, k: int) -> None:
     first, second = (compute_advantages(method, rewards, **arguments).values for _ in range(2))
     if not np.array_equal(first, second):
         problem = "two calls for one batch gave different advantages"
-        raise InputError(f"{method.algo}: {problem}; let it depend on the batch only")
+        raise SettingError(f"{method.algo}: {problem}; let it depend on the batch only")
 
 
 def trained_rewards(
     method: Method,
     rewards: np.ndarray,  # [n, m, K]
     *,
-    ranges: np.ndarray | Sequence,  # [K, 2]
+    ranges: ArrayLike,  # [K, 2]
     failed: np.ndarray,  # [n, m]
 ) -> np.ndarray:
     """Return the weighted mean [n, m] of the mapped rewards of each answer, nan if it failed."""
@@ -153,9 +187,9 @@ def trained_rewards(
 
 
 def mapped_rewards(
-    rewards: np.ndarray | Sequence,  # [n, m, K]
-    ranges: np.ndarray | Sequence,  # [K, 2] or [2]
-    failed: np.ndarray | None,  # [n, m]
+    rewards: ArrayLike,  # [n, m, K], or [n, m] if K is 1
+    ranges: ArrayLike,  # [K, 2] or [2]
+    failed: ArrayLike | None,  # [n, m]
     kind: str = "answer",
 ) -> np.ndarray:
     """Return rewards [n, m, K] mapped from their ranges [lowest, highest] to [0, 1], as the paper's
@@ -166,9 +200,12 @@ def mapped_rewards(
         rewards = np.asarray(rewards, dtype=np.float64)
     except ValueError:  # ragged lists
         rewards = np.empty(0)
+    if rewards.ndim == 2:
+        rewards = rewards[:, :, None]
     if rewards.ndim != 3 or 0 in rewards.shape:
         cure = "sample the same number of answers to every question, or drop the question"
-        raise ValueError(f"rewards must be [questions, answers, rewards], none empty: {cure}")
+        shapes = "[questions, answers] or [questions, answers, rewards]"
+        raise ValueError(f"rewards must be {shapes}, none empty: {cure}")
     shape = rewards.shape[:2]
     known = np.ones(shape, dtype=bool) if failed is None else ~np.array(failed, dtype=bool)
     if known.shape != shape:

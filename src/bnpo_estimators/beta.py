@@ -14,8 +14,9 @@ import numpy as np
 import scipy
 
 MAX_CONCENTRATION = 100.0
-"""Largest a + b of a fit. It acts only where the accuracies of a batch nearly coincide: elsewhere
-the noise of m answers (8 to 64) keeps a + b below about m."""
+"""Largest a + b of a fit. With rewards of 0 and 1 it acts only where the accuracies of a batch
+nearly coincide: elsewhere the noise of m answers (8 to 64) keeps a + b below about m. Accuracies of
+graded rewards have less noise, so they reach it more often."""
 
 
 class BetaFit(NamedTuple):
@@ -33,15 +34,39 @@ class BetaFit(NamedTuple):
     `concentrated` if it is so small that a + b was limited. Otherwise empty."""
 
 
+def beta_of_moments(mean: float, variance: float) -> BetaFit:
+    """Return the Beta(a, b) with this mean and variance (Eqs. 13 and 14), which may be any
+    moments of accuracies.
+
+    By hand: E = 1/2 and V = 1/8 give a + b = E(1-E)/V - 1 = 1, so a = b = 1/2.
+
+    >>> beta_of_moments(0.5, 0.125)[2:4]
+    (0.5, 0.5)
+    """
+    largest = mean * (1 - mean)  # variance on [0, 1] with this mean: that of rewards of 0 and 1
+    concentration, edge = 0.0, ""  # a + b
+    if largest <= 0:
+        edge = "constant"
+    elif variance >= largest:
+        edge = "dispersed"
+    elif largest >= (MAX_CONCENTRATION + 1) * variance:  # the variance may be 0
+        concentration, edge = MAX_CONCENTRATION, "concentrated"
+    else:
+        concentration = largest / variance - 1
+    a, b = concentration * mean, concentration * (1 - mean)
+    return BetaFit(mean, variance, a, b, 1 + a / 3, 1 + b / 3, edge)
+
+
 def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "sample") -> BetaFit:
-    """Return the Beta(a, b) that has the mean and variance of `accuracies` [n] (Eqs. 13 and 14).
+    """Return the Beta(a, b) that has the mean and variance of `accuracies` [n].
 
     Each accuracy is a mean over `answers` = m answers, one number or [n]. The variance has divisor
     n - 1, and is 0 for n = 1. `moments="sample"` takes it as it is, like the paper. It includes the
-    sampling noise of m answers, of which `moments="corrected"` subtracts an unbiased estimate,
-    mean(p (1 - p) / (m - 1)).
+    sampling noise of m answers, of which `moments="corrected"` subtracts mean(p (1 - p) / (m - 1)).
+    This estimate is unbiased for rewards of 0 and 1. For graded rewards, which vary less, it is the
+    most that the noise can be.
 
-    By hand: accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8. E(1-E)/V - 1 = 1, so a = b = 1/2.
+    Accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8:
 
     >>> fit = fit_beta(np.array([0.25, 0.75]), answers=4)
     >>> fit.a, fit.b, round(fit.alpha, 4), round(fit.beta, 4)
@@ -56,23 +81,13 @@ def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "
         factor = (most - 1) / (answers - 1)
         noise = float((accuracies * (1 - accuracies) * factor).mean()) / (most - 1)
         variance = max(0.0, variance - noise)
-    coin_variance = mean * (1 - mean)  # the largest variance on [0, 1] with this mean
-    concentration, edge = 0.0, ""  # a + b
-    if coin_variance <= 0:
-        edge = "constant"
-    elif variance >= coin_variance:
-        edge = "dispersed"
-    elif coin_variance >= (MAX_CONCENTRATION + 1) * variance:  # the variance may be 0
-        concentration, edge = MAX_CONCENTRATION, "concentrated"
-    else:
-        concentration = coin_variance / variance - 1
-    a, b = concentration * mean, concentration * (1 - mean)
-    return BetaFit(mean, variance, a, b, 1 + a / 3, 1 + b / 3, edge)
+    return beta_of_moments(mean, variance)
 
 
 def inverse_density(p: np.ndarray, alpha: float, beta: float) -> np.ndarray:
     """Return 1 / f(p; alpha, beta), of the shape of `p`. f is the Beta density (Eq. 1). Where p is
-    0 or 1, R - p is 0 for all answers; there return 0, since 0 * inf would be nan.
+    0 or 1, R - p is 0 for all answers with rewards in [0, 1]; there return 0, since 0 * inf would
+    be nan.
 
     >>> inverse_density(np.array([0.0, 0.5]), 2, 2).round(4)  # the density is 6 p (1 - p)
     array([0.    , 0.6667])

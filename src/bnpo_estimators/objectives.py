@@ -1,0 +1,73 @@
+"""What training maximises with m answers to each question, exactly, for rewards of 0 and 1.
+
+With m answers, the accuracy p is only known as k / m, where k answers are right. docs/theory.md
+derives the formulas.
+"""
+
+import numpy as np
+import scipy  # `scipy.stats` is loaded on first use
+
+from bnpo_estimators.estimators import Method, RewardBatch
+from bnpo_estimators.registry import SettingError, find_estimator
+from bnpo_estimators.weights import shares
+
+
+def gains(right: np.ndarray) -> np.ndarray:
+    """Return u(b) [m]: how much more advantage an answer has if it is right, where b of the m - 1
+    others are right, for advantages (R - p) w(p).
+
+    `right` [m - 1] is w at the accuracies `shares(m)`. A right answer has the advantage (1 - k/m)
+    w(k/m) with k = b + 1, a wrong one -k/m w(k/m) with k = b.
+    """
+    values = np.zeros(len(right) + 1)
+    values[:-1] = (1 - shares(len(values))) * right
+    values[1:] += shares(len(values)) * right
+    return values
+
+
+def method_gains(method: Method, answers: int, questions: int = 32) -> np.ndarray:
+    """Return the gains [m] of any method that sees one question at a time, from its advantages
+    themselves, with m = `answers` per question and `questions` per batch.
+
+    Raises SettingError for other methods: they need more than the rewards, or depend on the other
+    questions. For BNPO, take `beta` with the parameters of a fit.
+    """
+    method.check(questions, answers, 1)
+    estimator = find_estimator(method.algo)
+    problem = f"`algo`: {method.algo} has no objective of its own"
+    if estimator.needs - {"range"}:
+        raise SettingError(f"{problem}: it needs more than one reward for each answer")
+    # [m + 1, m], a row for each number of right answers, with these first
+    rows = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)
+    found = np.empty(rows.shape)
+    for k, row in enumerate(rows):
+        alike = np.tile(row, (questions, 1))  # [n, m]
+        others = rows[(k + np.arange(questions)) % len(rows)]  # [n, m], beginning with `row`
+        found[k] = estimator.function(RewardBatch(alike, method))[0]
+        if not np.allclose(found[k], estimator.function(RewardBatch(others, method))[0]):
+            raise SettingError(f"{problem}: it depends on the other questions of the batch")
+    return found[1:, 0] - found[:-1, -1]
+
+
+def exact_weight(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
+    """Return w_m(p) [points], the expected gradient of a question over the gradient of p: E[u(B)],
+    B ~ Bin(m - 1, p).
+
+    >>> exact_weight(np.array([0.1, 0.9]), gains(np.array([4.0])))  # with m = 2 half the weight
+    array([2., 2.])
+    """
+    m = len(gain)
+    return scipy.stats.binom.pmf(np.arange(m), m - 1, p[:, None]) @ gain
+
+
+def exact_objective(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
+    """Return J_m(p) [points], the integral of w_m from 0 to p: the sum over b of u(b) P(B > b) /
+    m, B ~ Bin(m, p).
+
+    Pass@2 at p = 1/2 is 3/4:
+
+    >>> exact_objective(np.array([0.5]), method_gains(Method("pass_at_k", k=2), answers=8))
+    array([0.75])
+    """
+    m = len(gain)
+    return scipy.stats.binom.sf(np.arange(m), m, p[:, None]) @ gain / m
