@@ -54,8 +54,8 @@ PAPER_TABLES = {
             # The prompt has two answers as examples. SmolLM2 does not follow a sentence about tags.
             "smollm2": Ground(
                 ("smollm2",),
-                "word-problems-tags",
-                "--dtype float32 --template evals/word-problems-tags.jinja "
+                "word-problems-format",
+                "--dtype float32 --template evals/word-problems-format.jinja "
                 "--max-prompt-tokens 256 --max-answer-tokens 64 --eval-every 0",
             ),
             "tiny": TINY,
