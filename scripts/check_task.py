@@ -113,8 +113,8 @@ def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     batch, task = sample.batch, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    counted, weights = ~batch.failed, config.method.reward_weights  # [n, m], [K]
-    mixed = has_signal(batch.rewards, weights, batch.failed).mean()
+    counted, signal = ~batch.failed, config.signal_rewards  # [n, m], indices
+    mixed = has_signal(batch.rewards[:, :, signal], batch.failed).mean()
     n, m, _ = batch.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
