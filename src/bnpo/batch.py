@@ -186,8 +186,10 @@ def sample_groups(
         grading_since = time.perf_counter()
         token_ids = [answer.token_ids for answer in group.answers]
         texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        references = [task.problems[own[group.prompt_index]].answer] * len(texts)
-        outcomes = task.grader.submit(texts, references, task.answer_tags)
+        problem = task.problems[own[group.prompt_index]]
+        outcomes = task.grader.submit(
+            texts, [problem.answer] * len(texts), task.answer_tags, fields=problem.fields
+        )
         graded[group.greedy, group.prompt_index] = group.answers, outcomes
         grading += time.perf_counter() - grading_since
     seconds["generate"] += time.perf_counter() - started - grading
