@@ -72,7 +72,6 @@ class Grader:
         users_rewards = [
             name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)
         ]
-        self._workers = Workers(workers, time_limit)
         # Files of different folders may import modules of one name, so each file has workers of
         # its own.
         self._files = {reward: reward.rpartition(":")[0] for reward in users_rewards}
@@ -86,6 +85,7 @@ class Grader:
                     f"{reward}: asks for the column '{missing[0]}', and only rewards of a training "
                     "run get columns of the data set; give the parameter a default"
                 )
+        self._workers = Workers(workers, time_limit)
         self._file_workers = {file: Workers(workers, time_limit) for file in self._sources}
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
             self._try_users_rewards(time_limit, example, fields)
