@@ -209,9 +209,15 @@ def _print(table: Table) -> None:
 def main(args: Args, flags: Sequence[str]) -> None:
     """Train, evaluate and compare. Raises InputError for bad input, and if a run fails."""
     runs = runs_of(args, flags)
-    for run in runs:
-        is_trained(run)  # refuses a folder of another run, before `is_finished` reads its scores
-    unfinished = [run for run in runs if not is_finished(run)]
+    try:
+        for run in runs:
+            is_trained(run)  # compares the settings of a run that is there
+        unfinished = [run for run in runs if not is_finished(run)]
+    except InputError as error:
+        raise InputError(
+            f"{args.output_dir}: holds the runs of another comparison; choose another "
+            f"--output-dir, or repeat its flags ({error})"
+        ) from error
     errors = reproduce_all(unfinished, args, None) if unfinished else []
     report(runs, args.output_dir / "report.html")
     if errors:

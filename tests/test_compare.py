@@ -90,3 +90,5 @@ def test_runs_are_trained_once_and_a_failing_one_stops_no_other(tmp_path, capfd)
     assert "train.py" not in printed
     assert "2 seeds" in printed
     assert "20 problems" in printed
+    with refused("compared: holds the runs of another comparison; choose another --output-dir"):
+        main(Args(("grpo", "bnpo"), 2, "--limit 20", folder), [*flags, "--lr", "1"])
