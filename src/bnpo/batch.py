@@ -34,6 +34,14 @@ class Task:
     # Whether prompts ask for answer tags, so that the final answer stands between them
     answer_tags: bool
 
+    def start_grading(self, question: int, answers: Sequence["Answer"]) -> list[list[Future]]:
+        """Return the futures of the rewards of `answers` to one question, [K][answers]."""
+        token_ids = [answer.token_ids for answer in answers]
+        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        problem = self.problems[question]
+        references = [problem.answer] * len(texts)
+        return self.grader.submit(texts, references, self.answer_tags, fields=problem.fields)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -184,12 +192,7 @@ def sample_groups(
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes
         grading_since = time.perf_counter()
-        token_ids = [answer.token_ids for answer in group.answers]
-        texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        problem = task.problems[own[group.prompt_index]]
-        outcomes = task.grader.submit(
-            texts, [problem.answer] * len(texts), task.answer_tags, fields=problem.fields
-        )
+        outcomes = task.start_grading(own[group.prompt_index], group.answers)
         graded[group.greedy, group.prompt_index] = group.answers, outcomes
         grading += time.perf_counter() - grading_since
     seconds["generate"] += time.perf_counter() - started - grading
