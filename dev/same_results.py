@@ -20,7 +20,7 @@ from bnpo.environment import setup_environment
 
 setup_environment()
 
-from bnpo.files import ROOT
+from bnpo.files import ROOT, SMOLLM2
 from bnpo.policy.speed import TIMINGS
 
 DECOMPOSED = "--decompose --rewards accuracy,format"
@@ -33,9 +33,11 @@ RUNS = {
     "mini-batches, two ranks": (2, "--algo bnpo --mini-batches 2 --ppo-iterations 2"),
     "bf16, checkpointing": (1, "--algo rloo --dtype bfloat16 --gradient-checkpointing"),
     "resampling, weights": (1, f"--resample-rounds 1 --reward-weights 1 0.2 {DECOMPOSED}"),
+    # After scripts/get_model.py smollm2
+    "SmolLM2": (1, f"--preset smollm2 --model {SMOLLM2} --samples-per-question 4 --steps 3"),
 }
-"""Number of ranks and flags. A quarter of the preset's questions still makes several micro-batches
-per rank."""
+"""Number of ranks and flags, of which later ones win. A quarter of the preset's questions still
+makes several micro-batches per rank."""
 COMMON = "--preset tiny --questions-per-step 8 --steps 4 --rollouts-every 1 --watch-questions 0"
 
 

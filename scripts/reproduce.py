@@ -65,7 +65,7 @@ def is_finished(row: Row) -> bool:
     """Return whether the row has its results. Raises InputError if they belong to another row or
     are cut off.
     """
-    path = row.evaluation / "results.json"
+    path = row.results
     if not path.exists():
         return False
     load_results([path])
@@ -130,7 +130,7 @@ def is_trained(row: Row) -> bool:
     return True
 
 
-def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
+def reproduce(row: Row, start: Callable[[Sequence[str]], int], stopped: Callable[[], bool]) -> None:
     """Train and evaluate a row, skipping what is done. Raises InputError if a command fails or
     is stopped.
     """
@@ -138,6 +138,8 @@ def reproduce(row: Row, start: Callable[[Sequence[str]], int]) -> None:
         training = "train.py" in command
         if training and is_trained(row):
             continue
+        if stopped():
+            raise InputError(f"{row.name}: was stopped")
         print(f"{row.name}: {shlex.join(command)}", flush=True)
         status = start(command)
         if status or not (is_trained(row) if training else is_finished(row)):
@@ -160,7 +162,7 @@ def reproduce_all(rows: Sequence[Row], args: Args, start: Start | None) -> list[
     start = start or programs.start
 
     def run(row: Row, names: Sequence[str]) -> None:
-        reproduce(row, lambda command: start(command, row, names))
+        reproduce(row, lambda command: start(command, row, names), lambda: programs.stopped)
 
     handlers = {
         number: signal.signal(number, programs.stop)
@@ -174,27 +176,29 @@ def reproduce_all(rows: Sequence[Row], args: Args, start: Start | None) -> list[
 
 def show(args: Args) -> None:
     """Print the table of all finished rows, including those of earlier calls, and write it
-    beside them.
+    beside them. In place of rows that are not finished here, it has those of the repository.
     """
     seeds = set(args.seeds)
-    for path in args.folder.glob("*-seed*"):
+    for path in (*args.folder.glob("*-seed*"), *args.records.glob("*-seed*")):
         match = re.search(r"-seed(\d+)$", path.name)
         if match:
             seeds.add(int(match[1]))
     rows = all_rows(args, sorted(seeds))
-    finished = [row for row in rows if is_finished(row)]
+    found = {}
+    for row in rows:
+        record = args.records / row.name / "results.json"
+        if is_finished(row) or record.exists():
+            found[row.name] = row.results if is_finished(row) else record
     papers = PAPER_TABLES[args.table].title if args.preset == "paper" else ""
-    tables = make_tables(
-        load_results([row.evaluation / "results.json" for row in finished]), always=papers
-    )
+    tables = make_tables(load_results(found.values()), always=papers)
     print(to_markdown(tables), end="")
-    missing = [row.name for row in rows if row not in finished]
+    missing = [row.name for row in rows if row.name not in found]
     if missing:
         print(f"\nNot finished: {', '.join(missing)}.")
-    if finished:
+    if found:
         print(write_tables(tables, args.folder))
     else:
-        print("No row is finished yet: all numbers are the paper's.")
+        print(f"No row is finished yet{papers and ': all numbers are from the paper'}.")
 
 
 def main(args: Args, start: Start | None = None) -> None:

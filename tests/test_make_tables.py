@@ -8,6 +8,7 @@ import pytest
 
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
+from bnpo.evaluation.suites import load_suite
 from bnpo.files import InputError
 from conftest import refused, run_ranks
 from paper.results import load_results, method_name
@@ -349,6 +350,27 @@ def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, 
         reproduce.main(arguments(tmp_path / "rows", **flags), never)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize("preset", ["smollm2", "tiny"])
+def test_the_rows_of_a_small_model_have_the_methods_of_the_table(preset):
+    for table, paper in reproduce.PAPER_TABLES.items():
+        rows = reproduce.chosen_rows(arguments(table=table, preset=preset))
+        assert [row.method for row in rows] == list(paper.rows)
+        for row in rows:
+            suite = load_suite(row.evaluate.suite)
+            # Training and evaluation have the same prompt
+            if row.train and preset == "smollm2":
+                assert suite.template.endswith(row.train.data.template)
+                assert row.train.sampling.max_answer_tokens == suite.max_answer_tokens
+
+
+def test_the_average_of_other_sets_says_how_many_they_are(write):
+    scores = {"new-numbers": (0.9, 0.02), "two-steps": (0.3, 0.04)}
+    [table] = tables(write("a", preset="smollm2", scores=scores))
+    assert table.columns == ["new-numbers", "two-steps", "Average of 2"]
+    [[*cells]] = [cells for rows in table.blocks.values() for cells in rows.values()]
+    assert cells == ["90.0 ± 2.0", "30.0 ± 4.0", "60.0 ± 2.0"]
 
 
 def test_the_rows_are_the_papers():

@@ -87,6 +87,18 @@ def draw_densities() -> Figure:
         return figure
 
 
+def draw_rewards(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
+    """Draw the mean reward of the sampled answers, by step."""
+    with matplotlib.rc_context(STYLE):
+        figure, [axes] = _figure(2.6, 1)
+        for index, (label, runs) in enumerate(groups.items()):
+            _draw_band(axes, band(runs, "reward/mean", window), label, index)
+        axes.set(xlabel="step", ylabel="mean reward")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.legend(loc="outside right center")
+        return figure
+
+
 def draw_norms(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
     """Draw Figure 2: the gradient norm before clipping, by step, and its coefficient of
     variation, by run.

@@ -118,10 +118,11 @@ def _result(path: Path, content: dict) -> Result:
     settings = _protocol_settings(protocol, columns, model)
     if run:
         settings |= _training_settings(protocol, model)
-    # The column Average is over the paper's data sets. With other data sets the file's average is
-    # another number.
-    if columns.keys() == PAPER_DATASETS.keys():
-        columns = columns | {"Average": content["average"]}
+    # The column Average is over the paper's data sets. The average of others is another number.
+    if len(columns) > 1:
+        of_paper = columns.keys() == PAPER_DATASETS.keys()
+        average = "Average" if of_paper else f"Average of {len(columns)}"
+        columns = columns | {average: content["average"]}
     scores, ours = {}, {}
     for name, score in columns.items():
         by_rule = score.get("by_rule", {})

@@ -14,7 +14,16 @@ import tyro
 from bnpo.config import PRESETS, TrainConfig, flat_settings, parse_train_config
 from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, chosen_suite
-from bnpo.files import InputError, short_name
+from bnpo.files import ROOT, InputError, short_name
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the rows of a table train on and are evaluated on."""
+
+    presets: tuple[str, ...]  # one per model
+    suite: str
+    train_flags: str = ""
 
 
 @dataclass(frozen=True)
@@ -22,23 +31,35 @@ class PaperTable:
     """A table of the paper."""
 
     title: str
-    presets: tuple[str, ...]  # one per model
     rows: tuple[str, ...]  # base, <algorithm> or AD-<algorithm>
-    suite: str
+    grounds: dict[str, Ground]  # by --preset
 
 
+TINY = Ground(("tiny",), "arithmetic")
 PAPER_TABLES = {
     "table1": PaperTable(
         title="Table 1",
-        presets=("paper-1.5b", "paper-7b"),
         rows=("base", "reinforce", "remax", "grpo", "reinforce_pp", "bnpo"),
-        suite="paper",
+        grounds={
+            "paper": Ground(("paper-1.5b", "paper-7b"), "paper"),
+            "smollm2": Ground(("smollm2",), "word-problems-three", "--dtype float32"),
+            "tiny": TINY,
+        },
     ),
     "table2": PaperTable(
         title="Table 2",
-        presets=("paper-format",),
         rows=("base", "grpo", "reinforce_pp", "AD-grpo", "AD-reinforce_pp", "AD-bnpo"),
-        suite="paper-format",
+        grounds={
+            "paper": Ground(("paper-format",), "paper-format"),
+            # The prompt has two answers as examples. SmolLM2 does not follow a sentence about tags.
+            "smollm2": Ground(
+                ("smollm2",),
+                "word-problems-tags",
+                "--dtype float32 --template evals/word-problems-tags.jinja "
+                "--max-prompt-tokens 256 --max-answer-tokens 64 --eval-every 0",
+            ),
+            "tiny": TINY,
+        },
     ),
 }
 # Flags of train.py and eval.py that follow from a row's name and folder.
@@ -67,8 +88,9 @@ class Choice:
     a revision: OWNER/NAME@REVISION. The default is all."""
     seeds: tuple[int, ...] = (0,)
     """Seeds to train with. Runs with several seeds become one row of the table."""
-    preset: Literal["paper", "tiny"] = "paper"
-    """`tiny` makes the same rows with the tiny model: minutes on any machine."""
+    preset: Literal["paper", "smollm2", "tiny"] = "paper"
+    """`smollm2` makes the same rows with SmolLM2-135M-Instruct on word problems, in hours on a CPU,
+    and `tiny` with the tiny model, in minutes."""
     train_flags: str = ""
     """More flags for every train.py, as one text after an equals sign: --train-flags="--keep 1"."""
     eval_flags: str = ""
@@ -77,11 +99,21 @@ class Choice:
     """Part of the rows to make, such as 2/4: every fourth row, from the second on. So four machines
     with a common file system share a table."""
     output_dir: Path | None = None
-    """Folder of the rows. The default is runs/<table>, or runs/<table>-tiny."""
+    """Folder of the rows. The default is runs/<table>, or runs/<table>-<preset>."""
 
     @property
     def folder(self) -> Path:
-        return self.output_dir or Path("runs") / f"{self.table}{'-tiny' * (self.preset == 'tiny')}"
+        name = self.table if self.preset == "paper" else f"{self.table}-{self.preset}"
+        return self.output_dir or Path("runs") / name
+
+    @property
+    def records(self) -> Path:
+        """The repository's own results of these rows, if it has some."""
+        return ROOT / "studies" / self.preset / self.table
+
+    @property
+    def ground(self) -> Ground:
+        return PAPER_TABLES[self.table].grounds[self.preset]
 
 
 @dataclass(frozen=True)
@@ -115,6 +147,10 @@ class Row:
     @property
     def evaluation(self) -> Path:
         return self.folder / "eval"
+
+    @property
+    def results(self) -> Path:
+        return self.evaluation / "results.json"
 
     @cached_property
     def train(self) -> TrainConfig | None:
@@ -154,7 +190,7 @@ def all_rows(choice: Choice, seeds: Sequence[int]) -> list[Row]:
     """
     table = PAPER_TABLES[choice.table]
     rows = []
-    for preset in ("tiny",) if choice.preset == "tiny" else table.presets:
+    for preset in choice.ground.presets:
         for method in table.rows:
             for seed in (0,) if method == "base" else seeds:  # nothing is trained for base
                 rows.append(_row(choice, preset, method, seed))
@@ -194,7 +230,6 @@ def _check_names(flag: str, wanted: Sequence[str], known: Sequence[str], table: 
 
 
 def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
-    table = PAPER_TABLES[choice.table]
     model = str(PRESETS[preset].data.model)
     copies = [
         copy for copy in choice.models if "/" in copy and short_name(copy) == short_name(model)
@@ -211,13 +246,20 @@ def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
     if copies:
         train += ["--model", model]
     train += [
+        *choice.ground.train_flags.split(),
         *_more_flags("--train-flags", choice.train_flags),
         "--output-dir",
         str(folder / "train"),
     ]
     ckpt = model if method == "base" else str(folder / "train" / "last")
-    suite = "arithmetic" if preset == "tiny" else table.suite
-    evaluate = ["--ckpt", ckpt, "--suite", suite, "--output-dir", str(folder / "eval")]
+    evaluate = [
+        "--ckpt",
+        ckpt,
+        "--suite",
+        choice.ground.suite,
+        "--output-dir",
+        str(folder / "eval"),
+    ]
     evaluate += _more_flags("--eval-flags", choice.eval_flags)
     return Row(folder, model, method, tuple(train), tuple(evaluate))
 

@@ -155,8 +155,8 @@ def _table(
             results += row
             for result in row:
                 columns += [column for column in result.scores if column not in columns]
-    # Moves Average to the end, and keeps the others' order
-    columns.sort(key=lambda column: column == "Average")
+    # Moves averages to the end, and keeps the others' order
+    columns.sort(key=lambda column: column.startswith("Average"))
     blocks, below = {}, {}
     for model, paper_rows in models.items():
         blank: Rows = {method: [] for method in paper_rows} if blank_rows else {}
