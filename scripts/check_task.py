@@ -23,11 +23,13 @@ from bnpo.errors import error_line
 
 setup_environment()
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from scipy.special import betaln
 
 from bnpo.batch import Batch, Task, has_signal, sample_batch
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
@@ -37,9 +39,15 @@ from bnpo.policy.memory import sampler_settings
 from bnpo.ranks import check_cuda
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import prepare_run
+from bnpo_estimators import BetaFit, fit_beta
 
 SHOWN = 3
 """Answers that are printed as they are."""
+ANSWERS = (2, 4, 8, 16, 32, 64)
+"""Values of --samples-per-question for which the share of questions with a signal is printed."""
+LITTLE = 1.25
+"""More answers win little if twice as many, which cost twice as much, give a signal to less than
+this many times the questions."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +117,68 @@ def sample_answers(config: TrainConfig) -> Sample:
     return Sample(prepared.task, batch, seconds)
 
 
+def fit_accuracies(batch: Batch, task: Task, config: TrainConfig) -> BetaFit | None:
+    """Return the Beta distribution of the questions' accuracies in the reward of --signal, or None
+    if the rewards are not just right and wrong, or no distribution fits.
+    """
+    first, *others = config.signal_rewards
+    (lowest, highest), values = task.grader.ranges[first], batch.rewards[:, :, first]  # [n, m]
+    counted = ~batch.failed  # [n, m]
+    kept = counted.sum(axis=1) >= 2  # [n]
+    if others or not np.isin(values[counted], (lowest, highest)).all() or not kept.any():
+        return None
+    right, counts = ((values == highest) & counted).sum(axis=1)[kept], counted.sum(axis=1)[kept]
+    # Corrected, because few answers scatter much: sample moments would take that for a spread of
+    # the questions, and promise fewer questions with a signal.
+    fit = fit_beta(right / counts, counts, "corrected")
+    return fit if fit.a > 0 and fit.b > 0 else None
+
+
+def signal_share(m: int, a: float, b: float) -> float:
+    """Return the share of questions of which some of m answers are right and some wrong, if their
+    accuracies have the distribution Beta(a, b): 1 - E[p^m] - E[(1 - p)^m].
+
+    >>> [round(signal_share(m, 0.5, 2.0), 2) for m in (2, 4, 8, 16)]
+    [0.23, 0.42, 0.57, 0.68]
+    """
+    all_right, all_wrong = betaln(a + m, b) - betaln(a, b), betaln(a, b + m) - betaln(a, b)
+    return float(1 - np.exp(all_right) - np.exp(all_wrong))
+
+
+def enough_answers(a: float, b: float) -> int:
+    """Return the first of ANSWERS where twice as many answers give a signal to less than LITTLE
+    times the questions, or the last one.
+
+    >>> enough_answers(0.5, 2.0), enough_answers(50.0, 50.0)  # 0.68 / 0.57 = 1.2
+    (8, 4)
+    """
+    for m in ANSWERS[:-1]:
+        if signal_share(2 * m, a, b) < LITTLE * signal_share(m, a, b):
+            return m
+    return ANSWERS[-1]
+
+
+def report_answers(fit: BetaFit, config: TrainConfig) -> None:
+    """Print how many questions would have a signal with other numbers of answers."""
+    own, table = config.batch.samples_per_question, Table()
+    table.add_column("--samples-per-question")
+    table.add_column("questions with a signal", justify="right")
+    for m in sorted({*ANSWERS, own}):
+        table.add_row(f"{m}{' (this run)' * (m == own)}", f"{signal_share(m, fit.a, fit.b):.0%}")
+    Console().print(table)
+    print(
+        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the questions' accuracies. From "
+        f"{enough_answers(fit.a, fit.b)} answers on, twice as many win little: a signal for less "
+        f"than {LITTLE - 1:.0%} more questions.\n"
+    )
+
+
 def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     batch, task = sample.batch, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    counted, weights = ~batch.failed, config.method.reward_weights  # [n, m], [K]
-    mixed = has_signal(batch.rewards, weights, batch.failed).mean()
+    counted, signal = ~batch.failed, config.signal_rewards  # [n, m], indices
+    mixed = has_signal(batch.rewards[:, :, signal], batch.failed).mean()
     n, m, _ = batch.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
@@ -130,7 +194,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
         else:
             table.add_row(f"mean reward {name}", f"{values.mean():.3f}")
             table.add_row(f"lowest and highest {name}", f"{values.min():g}, {values.max():g}")
-    table.add_row("questions with both better and worse answers", f"{mixed:.1%}")
+    table.add_row("questions with a signal (--signal)", f"{mixed:.1%}")
     table.add_row("cut off at --max-answer-tokens", f"{1 - batch.finished.mean():.1%}")
     table.add_row("without a final answer", f"{unstated_share([batch], task, config):.1%}")
     table.add_row("answers left out, because a reward failed", f"{batch.failed.mean():.1%}")
@@ -153,11 +217,13 @@ def report(sample: Sample, config: TrainConfig) -> None:
         )
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
+    if fit := fit_accuracies(batch, task, config):
+        report_answers(fit, config)
     findings = find([batch], task, config)
     for finding in findings:
         print(f"to change: {finding['text']}.")
     if not findings:
-        print(f"nothing to change: {mixed:.0%} of the questions give a gradient.")
+        print(f"nothing to change: {mixed:.0%} of the questions have a signal.")
 
 
 if __name__ == "__main__":

@@ -1,118 +1,236 @@
-"""Compare several evaluated checkpoints with a base, paired by problem, with Holm's correction.
+"""Compare methods by training: several runs of each, evaluated, with a paired test and one page.
 
-    python scripts/compare.py evals/results/BASE evals/results/A evals/results/B
+    python scripts/compare.py --algos grpo,bnpo --seeds 3 -- --preset tiny --steps 60
+    # a method with flags of its own; compared with the first method
+    python scripts/compare.py --algos "grpo,grpo --decompose" -- --rewards accuracy,format
 
-The folders are those of eval.py, of one suite. Every checkpoint is compared with the first folder
-by the average over the data sets. Differences and intervals are those of `eval.py --base`. With
-several checkpoints, one of them is more easily ahead by chance. The column Holm has p-values that
-account for this.
+Flags of train.py stand behind `--`. Every method trains with the seeds 0, 1, ..., each run in a
+folder of its own. Repeat the command after an interruption: finished runs are kept, and others
+continue. A run that fails does not keep the others from running.
 """
 
+import os
+import re
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from scipy.special import nctdtrinc, stdtrit
 
-from bnpo.environment import run_program
-from bnpo.evaluation.protocol import read_records
+from bnpo.config import NAMES, Positive, TrainConfig, parse_train_config, settings, typed_settings
+from bnpo.environment import expects_cuda, parse_command, setup_environment
+from bnpo.errors import error_line
+from bnpo.evaluation.program import SUITE_OF_PRESET
 from bnpo.evaluation.scores import describe_difference, paired_differences
-from bnpo.files import InputError, read_json
+from bnpo.files import ROOT, InputError
+from compare_evaluations import Means, holm, read
+from paper.rows import Row
+from reproduce import is_finished, is_trained, reproduce_all
+from runpage.page import write_page
 
-Means = dict[str, np.ndarray]
-"""Share of correct answers to every problem [problems], by data set."""
+OF_A_RUN = {"algo", "seed", "output_dir", "resume", "overwrite", "dry_run"}
+"""Settings that follow from the method and the seed, or that no comparison can have."""
+
+
+@settings
+class Args:
+    algos: Annotated[tuple[str, ...], NAMES] = ()
+    """Methods, the one that the others are compared with first: values of --algo, each with flags
+    of its own if needed, as in "grpo,beta --beta-parameters 2 2"."""
+    seeds: Positive[int] = 3
+    """Number of runs of each method, with the seeds 0, 1, ... Two methods see the same questions
+    with the same seed, so they are compared seed by seed."""
+    eval_flags: str = ""
+    """More flags for every eval.py, as one text after an equals sign: --eval-flags="--limit 100".
+    The suite is that of the preset."""
+    output_dir: Path = Path("runs/compare")
+    """Folder of the runs, their evaluations, and the page report.html."""
+    rows_at_once: Positive[int | None] = None
+    """Runs to train at the same time, each on an equal share of the GPUs, or of the cores on
+    machines without GPUs. The default is what is estimated as fastest on GPUs, and 1 on CPUs."""
+
+
+class Run(Row):
+    """A method with a seed, as a row whose folder is that of its run."""
+
+    @property
+    def run(self) -> Path:
+        return self.folder
+
+    @cached_property
+    def train(self) -> TrainConfig:
+        """The settings of its training on this machine. Raises InputError."""
+        return parse_train_config([*self.train_flags], has_cuda=expects_cuda())[0]
 
 
 @dataclass(frozen=True)
-class Args:
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """Folders of finished evaluations, the base first."""
+class Comparison:
+    """A method minus the first one, as in `paired_differences`, over one kind of pairs."""
+
+    method: str
+    pairs: str  # such as `3 seeds`
+    test: dict
 
 
-def problem_means(folder: Path, protocol: dict) -> Means:
-    """Return the means of the problems of an evaluation. Raises InputError if it is not
-    finished.
+def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
+    """Return the runs of all methods, one after the other. Raises InputError for wrong flags."""
+    if len(set(args.algos)) < 2:
+        raise InputError("--algos: name at least two different methods, as in --algos grpo,bnpo")
+    if fixed := sorted(typed_settings(flags) & OF_A_RUN):
+        name = fixed[0].replace("_", "-")
+        raise InputError(f"--{name}: cannot stand behind `--`; use --algos, --seeds, --output-dir")
+    preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
+    runs = []
+    for method in args.algos:
+        name = re.sub(r"[^\w.=-]+", "_", method)
+        own = ["--algo", *_words("--algos", method), *flags]
+        for seed in range(args.seeds):
+            folder = args.output_dir / f"{name}-seed{seed}"
+            train = ["--preset", preset, *own, "--seed", str(seed), "--output-dir", str(folder)]
+            evaluate = ["--ckpt", str(folder / "last"), "--output-dir", str(folder / "eval")]
+            evaluate += ["--suite", SUITE_OF_PRESET.get(preset, "paper")]
+            evaluate += _words("--eval-flags", args.eval_flags)
+            model = parse_train_config(train, has_cuda=expects_cuda())[0].data.model
+            runs.append(Run(folder, model, method, tuple(train), tuple(evaluate)))
+    _ = runs[0].evaluate  # refuses wrong flags, which all runs share
+    return runs
+
+
+def _words(flag: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"{flag}: {text!r} cannot be read ({error})") from error
+
+
+def compare(means: dict[str, dict[int, Means]]) -> list[Comparison]:
+    """Compare each method with the first one, from the means of each problem by method and seed:
+    over the seeds that both have, if these are several, and over the problems.
     """
-    sums = {
-        name: np.zeros(dataset["problems"])
-        for name, dataset in protocol["suite"]["datasets"].items()
-    }
-    records = read_records(folder, protocol)
-    expected = sum(
-        dataset["problems"] * dataset["repetitions"]
-        for dataset in protocol["suite"]["datasets"].values()
-    )
-    if len(records) < expected:
-        raise InputError(
-            f"{folder}: has {len(records)} of {expected} samples; finish it by repeating its "
-            "command"
-        )
-    for record in records:
-        sums[record["dataset"]][record["index"]] += record["correct"]
-    return {
-        name: sums[name] / dataset["repetitions"]
-        for name, dataset in protocol["suite"]["datasets"].items()
-    }
+    (_, base), *others = means.items()
+    comparisons = []
+    for method, own in others:
+        seeds = [seed for seed in own if seed in base]
+        if not seeds:
+            continue
+        # [seeds, problems] by data set
+        changes = {
+            name: np.array([own[seed][name] - base[seed][name] for seed in seeds])
+            for name in own[seeds[0]]
+        }
+        if len(seeds) > 1:
+            averages = np.mean([change.mean(axis=1) for change in changes.values()], axis=0)
+            comparisons.append(Comparison(method, f"{len(seeds)} seeds", over_seeds(averages)))
+        tests = paired_differences({name: change.mean(axis=0) for name, change in changes.items()})
+        problems = sum(change.shape[1] for change in changes.values())
+        test = tests.get("average") or next(iter(tests.values()))
+        comparisons.append(Comparison(method, f"{problems} problems", test))
+    return comparisons
 
 
-def read(folders: tuple[Path, ...]) -> list[Means]:
-    """Return the means of all folders. Raises InputError if one has another protocol than the
-    first.
+def over_seeds(differences: np.ndarray) -> dict:
+    """Return the paired t-test of `differences` [seeds], at least 2.
+
+    Its detectable difference is exact, from the noncentral t-distribution: the usual factor of 2.8
+    standard errors is far too small for a few pairs.
+
+    >>> test = over_seeds(np.array([0.0, 0.01, 0.02]))
+    >>> round(test["p_value"], 3), round(test["detectable"], 3)
+    (0.225, 0.033)
     """
-    if len(folders) < 2:
-        raise InputError("name the folders of at least two evaluations, the base first")
-    protocols = [
-        read_json(folder / "protocol.json", "name a folder that eval.py wrote")
-        for folder in folders
-    ]
-    for folder, protocol in zip(folders, protocols, strict=True):
-        for key in ("suite", "grader", "limit"):
-            if protocol.get(key) != protocols[0].get(key):
-                fix = (
-                    "--regrade changes the grader"
-                    if key == "grader"
-                    else "evaluate both with the same suite"
-                )
-                raise InputError(
-                    f"{folder}: has another {key} than {folders[0]} (see protocol.json); {fix}"
-                )
-    return [
-        problem_means(folder, protocol) for folder, protocol in zip(folders, protocols, strict=True)
-    ]
+    test = paired_differences({"seeds": differences})["seeds"]
+    if test["detectable"] is not None:
+        degrees = len(differences) - 1
+        error = differences.std(ddof=1) / np.sqrt(len(differences))
+        # With this mean, in standard errors, 80 % of the t-values lie above the critical one
+        needed = float(nctdtrinc(degrees, 0.2, stdtrit(degrees, 0.975)))
+        test["detectable"] = needed * float(error)
+    return test
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values, in the order given: they keep the error rate over all of
-    them together.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    order = np.argsort(p_values)
-    factors = len(p_values) - np.arange(len(p_values))
-    adjusted = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * factors))
-    return adjusted[np.argsort(order)].tolist()
-
-
-def main(args: Args) -> None:
-    base, *others = read(args.folders)
-    reports = []
-    for means in others:
-        report = paired_differences({name: means[name] - base[name] for name in base})
-        reports.append(report.get("average") or next(iter(report.values())))
-    adjusted = holm([report["p_value"] for report in reports])
-    table = Table(f"minus {args.folders[0]}", box=SIMPLE_HEAD, pad_edge=False)
-    for column in ("difference", "95 % interval", "p-value", "Holm", "detectable"):
+def report(runs: Sequence[Run], page: Path) -> None:
+    """Print the scores and the tests of all finished runs, and write their page."""
+    finished = [run for run in runs if is_finished(run)]
+    known: dict[str, dict[int, Means]] = {run.method: {} for run in runs}  # by method and seed
+    if len(finished) > 1:
+        all_means = read(tuple(run.evaluation for run in finished))
+        for run, of_run in zip(finished, all_means, strict=True):
+            known[run.method][run.train.sampling.seed] = of_run
+    table = Table("method", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("runs", "pass@1 in %", "lowest", "highest"):
         table.add_column(column, justify="right")
-    for folder, report, p in zip(args.folders[1:], reports, adjusted, strict=True):
-        *cells, found = describe_difference(report)
-        table.add_row(str(folder), *cells, f"{p:.4f}", found)
+    for method, by_seed in known.items():
+        scores = [100 * np.mean([x.mean() for x in means.values()]) for means in by_seed.values()]
+        cells = [f"{f(scores):.1f}" for f in (np.mean, min, max)] if scores else ["-"] * 3
+        table.add_row(method, str(len(scores)), *cells)
+    _print(table)
+    if comparisons := compare(known):
+        print_tests(comparisons, next(iter(known)))
+    started = [run.run for run in runs if (run.run / "metrics.jsonl").exists()]
+    if started:
+        write_page(page, started)
+        print(f"page of all runs: {page}")
+
+
+def print_tests(comparisons: Sequence[Comparison], base: str) -> None:
+    """Print the tests, with Holm's correction over the methods for each kind of pairs."""
+    adjusted = {}
+    for kind in ("seeds", "problems"):
+        tests = {c.method: c.test["p_value"] for c in comparisons if c.pairs.endswith(kind)}
+        methods = [(method, kind) for method in tests]
+        adjusted |= dict(zip(methods, holm([*tests.values()]), strict=True))
+    table = Table(f"minus {base}, in points", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("paired by", "difference", "95 % interval", "p-value", "Holm", "detectable"):
+        table.add_column(column, justify="right")
+    for comparison in comparisons:
+        *cells, found = describe_difference(comparison.test)
+        p = adjusted[comparison.method, comparison.pairs.split()[1]]
+        table.add_row(comparison.method, comparison.pairs, *cells, f"{p:.4f}", found)
+    _print(table)
+    print(
+        "Paired by seeds: what other seeds would give on these problems. Paired by problems: what "
+        "these runs\nwould give on other problems, which says nothing of other seeds. detectable: "
+        "the true difference\nthat the test finds with a power of 80 %. More seeds make it smaller."
+    )
+
+
+def _print(table: Table) -> None:
     Console(width=Console(width=1000).measure(table).maximum).print(table)
 
 
+def main(args: Args, flags: Sequence[str]) -> None:
+    """Train, evaluate and compare. Raises InputError for bad input, and if a run fails."""
+    runs = runs_of(args, flags)
+    try:
+        for run in runs:
+            is_trained(run)  # compares the settings of a run that is there
+        unfinished = [run for run in runs if not is_finished(run)]
+    except InputError as error:
+        raise InputError(
+            f"{args.output_dir}: holds the runs of another comparison; choose another "
+            f"--output-dir, or repeat its flags ({error})"
+        ) from error
+    errors = reproduce_all(unfinished, args, None) if unfinished else []
+    report(runs, args.output_dir / "report.html")
+    if errors:
+        raise InputError(
+            f"{len(errors)} of {len(unfinished)} runs failed or were stopped; repeat the command "
+            f"to continue them: {'; '.join(errors)}"
+        )
+
+
 if __name__ == "__main__":
-    run_program(main, Args, description=__doc__)
+    setup_environment()
+    os.chdir(ROOT)  # the commands and the paths in them are relative to it
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    with error_line():
+        main(parse_command(Args, words[:end], description=__doc__), words[end + 1 :])

@@ -10,13 +10,13 @@ import pytest
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bnpo.batch import Answer, SampledGroup, Task, has_signal, sample_batch
+from bnpo.batch import Answer, SampledGroup, Task, all_wrong_energy, has_signal, sample_batch
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.data import Problem
 from bnpo.grading.grader import Grader
 from bnpo.policy.learner import Update
 from bnpo.runs.metrics import Step
-from bnpo_estimators import compute_advantages
+from bnpo_estimators import Method, compute_advantages
 
 TOKENIZER = AutoTokenizer.from_pretrained(TINY_MODEL)
 REWARDS = """
@@ -113,23 +113,63 @@ def test_answers_whose_reward_fails_are_left_out_and_without_the_greedy_one_all_
 
 
 @pytest.mark.parametrize(
-    ("rewards", "weights", "failed", "signal"),
+    ("rewards", "failed", "signal"),
     [
-        ([[1, 0], [1, 0]], None, None, False),
-        ([[1, 0], [1, 1]], None, None, True),
-        ([[1, 0], [1, 1]], (1, 0), None, False),  # the second reward is only recorded
-        ([[0, 1], [1, 1]], (1, 0), None, True),
-        ([[1], [0], [0]], None, [1, 0, 0], False),  # the one right answer has failed
-        ([[0], [1], [0]], None, [1, 0, 0], True),
-        ([[1], [0], [0]], None, [0, 1, 1], False),  # one answer is left
-        ([[1], [0], [0]], None, [1, 1, 1], False),
+        ([[1, 0], [1, 0]], [0, 0], False),
+        ([[1, 0], [1, 1]], [0, 0], True),
+        ([[1], [0], [0]], [1, 0, 0], False),  # the one right answer has failed
+        ([[0], [1], [0]], [1, 0, 0], True),
+        ([[1], [0], [0]], [0, 1, 1], False),  # one answer is left
+        ([[1], [0], [0]], [1, 1, 1], False),
     ],
 )
-def test_a_group_has_a_signal_if_a_reward_of_answers_that_count_differs(
-    rewards, weights, failed, signal
+def test_a_group_has_a_signal_if_a_reward_of_answers_that_count_differs(rewards, failed, signal):
+    assert has_signal(np.array([rewards]), np.array([failed], dtype=bool)).tolist() == [signal]
+
+
+SIDE = [["good and long", "good"], ["bad and long", "bad"], ["good", "bad"], ["bad", "bad"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained"),
+    [
+        ({}, [0, 2]),  # and the first of the others, as only one question differs in `good`
+        ({"reward_weights": (0.0, 1.0)}, [0, 1]),  # `good` is only recorded
+        ({"reward_weights": (0.0, 1.0), "signal": "good"}, [0, 2]),
+        ({"signal": "long"}, [0, 1]),
+        ({"signal": "all"}, [0, 1]),
+    ],
+)
+def test_the_first_reward_or_that_of_the_flag_is_the_signal(settings, trained, tmp_path):
+    batch, _ = sampled(tmp_path, [SIDE[:2], SIDE[2:]], functions=("good", "long"), **settings)
+    assert batch.trained.tolist() == trained
+
+
+@pytest.mark.parametrize(
+    ("algo", "decompose", "share"),
+    [
+        ("grpo", False, 0.5),
+        ("maxrl", False, 0.24),
+        ("grpo", True, 0.01),
+        ("gdpo", False, 0.01),
+        ("reinforce", False, 0.0),
+        ("rloo", False, 0.0),
+        ("bnpo", False, 0.0),
+        ("opo", False, 0.0),
+    ],
+)
+def test_estimators_that_divide_by_a_deviation_learn_from_a_side_reward_of_wrong_answers(
+    algo, decompose, share
 ):
-    failed = None if failed is None else np.array([failed], dtype=bool)
-    assert has_signal(np.array([rewards]), weights, failed).tolist() == [signal]
+    rng, shares = np.random.default_rng(0), []
+    for _ in range(20):
+        p = np.append(np.zeros(16), rng.uniform(size=16))  # half of the questions are all wrong
+        rewards = np.stack([rng.random((32, 16)) < p[:, None], rng.random((32, 16))], axis=2)
+        method = Method(algo, decompose=decompose, reward_weights=(1.0, 0.1))
+        values = compute_advantages(method, rewards, lengths=np.ones((32, 16))).values
+        failed = np.zeros((32, 16), dtype=bool)
+        shares.append(all_wrong_energy(values, rewards[:, :, 0], failed, 0.0))
+    assert np.mean(shares) == pytest.approx(share, abs=0.1 * share + 0.01)
 
 
 def test_metrics_are_those_of_what_is_trained(tmp_path):
@@ -155,6 +195,11 @@ def test_metrics_are_those_of_what_is_trained(tmp_path):
         "reward/good": 2 / 3,
         "reward/long": 2 / 3,
         "groups/all_equal": 0.5,
+        "groups/all_equal/good": 0.5,  # an answer that has failed leaves one
+        "groups/all_equal/long": 0.5,
+        "advantage/energy_all_wrong": 0.0,
+        "answers/mean_tokens/right": (lengths[0, 0] + lengths[1, 0]) / 2,
+        "answers/mean_tokens/wrong": lengths[0, 1],
         "answers/left_out": 0.25,
         "answers/truncated": 0.25,
         "answers/mean_tokens": lengths.mean(),

@@ -132,6 +132,16 @@ def test_updates_that_are_not_finite_are_skipped_and_counted(report):
         assert np.isnan(report[setting]["metrics"][0]["grad_norm"])
 
 
+def test_tokens_that_sampler_and_learner_find_differently_likely_are_counted(report):
+    case, (batch, _) = report["one update"], fixed_batch()
+    answers = [answer for group in batch.groups for answer in group.answers]
+    ratios = [np.exp(old - answers[int(i)].logprobs) for i, old in case["old"].items()]
+    outside = np.abs(np.concatenate(ratios) - 1) > 0.1
+    found = case["metrics"][0]["sampler_learner_ratio_outside"]
+    assert found == pytest.approx(outside.mean())
+    assert 0.5 < found < 1
+
+
 def test_clipping_acts_only_after_the_first_update_of_a_batch(report):
     for setting, clips in (("one update", False), ("two iterations", True)):
         metrics = report[setting]["metrics"][0]

@@ -1,6 +1,7 @@
 """Training learns, and the programs that a newcomer starts first do what the README says."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -49,6 +50,10 @@ def test_check_task_says_whether_a_model_can_learn_from_a_task():
     assert "8 questions, 4 answers each" in printed
     assert "mean reward accuracy, from 0 to 1" in printed
     assert printed.count("\nquestion ") == 3
+    assert " 16 (this run) " in printed
+    assert re.search(
+        r"Beta\([\d.]+, [\d.]+\), which fits the questions' accuracies. From \d+ ans", printed
+    )
     assert "nothing to change: " in printed or "to change: " in printed
 
 

@@ -279,7 +279,9 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
         assert line["groups/all_equal"] == pytest.approx(1 - differ.mean())
         for row in json_lines(tmp_path / "whole" / "tokens" / f"step-{step:06d}.jsonl"):
             # Four questions with a signal, or all that have one and the first of the others
-            signals = has_signal(np.reshape(rewards, (-1, 2, 1)))  # [questions drawn]
+            signals = has_signal(
+                np.reshape(rewards, (-1, 2, 1)), np.zeros((count, 2), dtype=bool)
+            )  # [questions drawn]
             assert row["place"] // 2 in np.argsort(~signals, kind="stable")[:4]
             np.testing.assert_allclose(row["learner"], row["sampler"], atol=1e-3)
     train("resumed", 1)

@@ -6,17 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 from transformers import AutoTokenizer
 
 from bnpo.batch import Answer, Batch, Group, Task
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
-from bnpo.data import load_problems
+from bnpo.data import Columns, content_hash, load_problems, load_sources
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
 from bnpo.files import ROOT, InputError
 from bnpo.grading.grader import Grader, Grades
-from bnpo.grading.rewards import format_reward, last_number_reward
+from bnpo.grading.rewards import format_reward, forms_of, last_number_reward
 from bnpo.runs.findings import find
 from bnpo.runs.prepare import check_format
 from bnpo.tasks import Problem
@@ -155,6 +157,12 @@ NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
 RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
+PHANTOM = RECORDED | {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]]] * 2)}
+NO_PHANTOM = PHANTOM | {"weights": (1.0, 0.2)}
+ENERGY = (
+    "% of the advantages' energy (the sum of their squares) lies in groups without a right answer"
+)
+
 USERS = f"{ROOT / 'examples' / 'reward.py'}:shows_work"
 FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": (USERS,)}
 FAILING |= {"rewards": NONE_RIGHT}
@@ -175,6 +183,8 @@ UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (-
         (FAILING, ["failing"], "8 of 8 answers are left out, because rewards could not be comput"),
         ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
+        (PHANTOM, ["phantom_advantages"], ENERGY),
+        (NO_PHANTOM, [], ""),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
 )
@@ -225,7 +235,7 @@ def test_the_reward_format_and_a_prompt_whose_example_it_rejects():
         check_format(("accuracy", "format"), "Solve it.<think>\n")
 
 
-TRL_REWARD = "def reward(completions, answer): return [1.0 for _ in completions]"
+LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +247,10 @@ TRL_REWARD = "def reward(completions, answer): return [1.0 for _ in completions]
         ("def reward(:", "SyntaxError"),
         ("import time; time.sleep(60)", "timeout"),
         (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
-        (TRL_REWARD, "it returned list, not a number"),
+        (LIST, "it returned list, not a number"),
+        ("def reward(completions, answer): return 1.0", "float, not a list of 1 numbers; it must"),
+        ("def reward(completions, answer): return []", "returned 0 rewards for 1 completions; it"),
+        ("def reward(text, reference, level): return 1.0", "asks for the column 'level', and only"),
         ("async def reward(text, reference): return 1.0", "it returned coroutine, not a number"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
     ],
@@ -247,6 +260,65 @@ def test_a_reward_that_cannot_be_used_is_refused_with_its_name(tmp_path, source,
     file.write_text(source)
     with refused(f"{file}:reward.*{message}"):
         Grader((f"{file}:reward",), workers=1, time_limit=0.5)
+
+
+COLUMNS = """
+def plain(text, reference):
+    return 1.0
+
+def asks(text, reference, level, *, unit="none", **others):
+    return level == 3 and unit == "cm" and sorted(others) == ["answer", "id", "problem"]
+
+def shortest(completions, answer, level, unit=None):
+    assert (answer, level, unit) == (["7"] * 3, [3] * 3, ["cm"] * 3) or len(answer) == 1
+    longest = max(map(len, completions))
+    return [len(text) < longest for text in completions]
+
+def without(completions, **columns):  # as many functions for TRL
+    return [columns["level"][0] / 3 for _ in completions]
+"""
+
+
+def test_a_reward_gets_the_columns_and_all_answers_that_its_parameters_ask_for(tmp_path):
+    mine, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    mine.write_text(COLUMNS)
+    data.write_text('{"id": 1, "problem": "3+4=?", "answer": 7, "level": 3, "unit": "cm"}\n')
+    rewards = [f"{mine}:{name}" for name in ("plain", "asks", "shortest", "without")]
+    [problem], _ = load_sources([str(data)], Columns(), forms_of(rewards))
+    plain, _ = load_sources([str(data)], Columns(), forms_of(rewards[:1]))
+    assert (plain[0].fields, problem.fields["level"]) == ({}, 3)
+    assert content_hash([problem]) != content_hash(plain)  # --resume notices other columns
+    grader = Grader(rewards, workers=1, example="7", fields=problem.fields)
+    outcomes = grader.submit(["a", "bb", "ccc"], ["7"] * 3, fields=problem.fields)
+    grades = grader.collect(outcomes)
+    grader.close()
+    assert grades.rewards.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 1]]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "built in"])
+def test_a_column_that_a_data_set_lacks_is_refused_with_its_line(kind, tmp_path):
+    mine, data = tmp_path / "mine.py", tmp_path / f"data.{kind}"
+    mine.write_text(COLUMNS)
+    if kind == "jsonl":  # the second line only
+        row = '{"problem": "1+1=?", "answer": "2"%s}\n'
+        data.write_text(row % ', "level": 1' + row % "")
+    elif kind == "csv":
+        data.write_text("problem,answer\n1+1=?,2\n")
+    elif kind == "parquet":
+        parquet.write_table(pyarrow.table({"problem": ["1+1=?"], "answer": ["2"]}), data)
+    source = {"built in": "arithmetic"}.get(kind, str(data))
+    line = {"jsonl": f"{data}:2", "built in": "arithmetic"}.get(kind, f"{data}:1")
+    with refused(f"^{line}: has no field 'level', which the reward {mine}:asks asks for; there"):
+        load_sources([source], Columns(), forms_of(["accuracy", f"{mine}:asks"]))
+
+
+def test_a_batch_that_fails_leaves_out_all_its_answers(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(completions, answers):\n    return map(int, completions)\n")
+    grader = Grader((f"{file}:mine",), workers=1)
+    assert grader(["1", "0"], ["", ""]).rewards.tolist() == [[1], [0]]
+    assert grader(["1", "x"], ["", ""]).failures == {"ValueError": 2}
+    grader.close()
 
 
 def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):

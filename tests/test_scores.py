@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from transformers import AutoTokenizer
 
-import compare as compare_script
+import compare_evaluations
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
@@ -131,7 +131,7 @@ def test_several_checkpoints_are_corrected_by_holm(tmp_path, capsys):
         ]
         write_json_lines(folders[-1] / "samples.jsonl", rows)
         write_json(folders[-1] / "protocol.json", protocol)
-    compare_script.main(compare_script.Args(tuple(folders)))
+    compare_evaluations.main(compare_evaluations.Args(tuple(folders)))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     lines = [line for line in lines if line and str(tmp_path) in line[0] and "to" in line]
     assert [line[0] for line in lines] == [str(folder) for folder in folders[1:]]

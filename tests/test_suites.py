@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-import compare as compare_script
+import compare_evaluations
 from bnpo.config import TINY_MODEL
 from bnpo.data import content_hash, load_problems
 from bnpo.evaluation.program import EvalConfig, run
@@ -270,7 +270,7 @@ def test_a_regrade_that_is_killed_between_two_files_mixes_no_rules(folder, tmp_p
         old = protocol["grader"] == "default"
         assert {record["correct"] for record in again.records.values()} == {old}
         assert {record["answer"] == "-7" for record in again.records.values()} == {not old}
-        means = compare_script.problem_means(copy, again.protocol)["set"]
+        means = compare_evaluations.problem_means(copy, again.protocol)["set"]
         assert means.tolist() == [old, old]
         rules.append(protocol["grader"])
         [finished] = run(EvalConfig(regrade=copy, grader="last_number")).results

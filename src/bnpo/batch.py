@@ -34,6 +34,14 @@ class Task:
     # Whether prompts ask for answer tags, so that the final answer stands between them
     answer_tags: bool
 
+    def start_grading(self, question: int, answers: Sequence["Answer"]) -> list[list[Future]]:
+        """Return the futures of the rewards of `answers` to one question, [K][answers]."""
+        token_ids = [answer.token_ids for answer in answers]
+        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        problem = self.problems[question]
+        references = [problem.answer] * len(texts)
+        return self.grader.submit(texts, references, self.answer_tags, fields=problem.fields)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -118,8 +126,8 @@ def sample_batch(
     """Sample and grade m answers to each of the n questions from `place` on, an index into the
     seeded order of the questions over all epochs (`questions_at`). A collective.
 
-    While fewer than n questions have answers with unequal rewards, n more are drawn, up to
-    --resample-rounds times. Raises InputError if most answers have a reward outside its range.
+    While fewer than n questions have a signal, n more are drawn, up to --resample-rounds times.
+    Raises InputError if most answers have a reward outside its range.
     """
 
     from bnpo.ranks import gather
@@ -133,7 +141,7 @@ def sample_batch(
         groups += sample_groups(task, questions, seeds, sampler, config, seconds)
         rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
         failed = np.stack([group.failed for group in groups])  # [q, m]
-        signals = has_signal(rewards, config.method.reward_weights, failed)  # [q]
+        signals = has_signal(rewards[:, :, config.signal_rewards], failed)  # [q]
         if signals.sum() >= n:
             break
     greedy = [group.greedy[1].rewards for group in groups if group.greedy]  # [q][1, K]
@@ -184,10 +192,7 @@ def sample_groups(
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes
         grading_since = time.perf_counter()
-        token_ids = [answer.token_ids for answer in group.answers]
-        texts = task.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        references = [task.problems[own[group.prompt_index]].answer] * len(texts)
-        outcomes = task.grader.submit(texts, references, task.answer_tags)
+        outcomes = task.start_grading(own[group.prompt_index], group.answers)
         graded[group.greedy, group.prompt_index] = group.answers, outcomes
         grading += time.perf_counter() - grading_since
     seconds["generate"] += time.perf_counter() - started - grading
@@ -213,21 +218,33 @@ def sample_groups(
 
 
 def has_signal(
-    rewards: np.ndarray,  # [q, m, K]
-    weights: Sequence[float] | None = None,  # [K]
-    failed: np.ndarray | None = None,  # [q, m]
+    rewards: np.ndarray,  # [q, m, K], such as those of `TrainConfig.signal_rewards`
+    failed: np.ndarray,  # [q, m]
 ) -> np.ndarray:
-    """Return whether the answers to each question differ in a reward, [q].
-
-    Rewards with weight 0 in --reward-weights are only recorded, so they do not count. Nor do the
-    answers that have failed.
+    """Return whether the answers to each question that have not failed differ in one of these
+    rewards, [q].
     """
-    counted = rewards if weights is None else rewards[:, :, np.array(weights) != 0]
-    if failed is None:
-        failed = np.zeros(rewards.shape[:2], dtype=bool)
     # Rewards of each question's first answer that has not failed, [q, 1, K]
-    first = counted[np.arange(len(counted)), failed.argmin(axis=1)][:, None]
-    return ((counted != first) & ~failed[:, :, None]).any(axis=(1, 2))
+    first = rewards[np.arange(len(rewards)), failed.argmin(axis=1)][:, None]
+    return ((rewards != first) & ~failed[:, :, None]).any(axis=(1, 2))
+
+
+def all_wrong_energy(
+    advantages: np.ndarray,  # [q, m]
+    rewards: np.ndarray,  # [q, m], the reward that decides what is right
+    failed: np.ndarray,  # [q, m]
+    lowest: float,  # value of that reward
+) -> float:
+    """Return the share of the sum of squared advantages that lies in groups without a right answer:
+    all have the lowest reward. nan if all advantages are 0.
+
+    A side reward (length, format) differs between wrong answers, too. An estimator that divides by
+    the deviation of a group, as GRPO does, gives such a group the size of any other.
+    """
+    of_groups = (advantages**2).sum(axis=1)  # [q]
+    all_wrong = ((rewards == lowest) | failed).all(axis=1)  # [q]
+    total = of_groups.sum()
+    return float(of_groups[all_wrong].sum() / total) if total else np.nan
 
 
 def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np.ndarray, int]:

@@ -25,6 +25,7 @@ from bnpo.prompts import SYSTEM_PROMPTS
 from bnpo_estimators import AS_THEY_ARE, Method, SettingError, find_estimator, try_users_estimator
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
+ALL_REWARDS = "all"  # a value of --signal
 
 T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
@@ -178,6 +179,11 @@ class DataSettings:
                 f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function "
                 "another name"
             )
+        if ALL_REWARDS in names:
+            raise InputError(
+                f"--rewards: --signal {ALL_REWARDS} means any reward; give the function "
+                f"`{ALL_REWARDS}` another name"
+            )
         if not -math.inf < low < high < math.inf:
             raise InputError(
                 f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower first"
@@ -194,9 +200,13 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """DAPO's dynamic sampling: while fewer than n questions have answers with unequal rewards, draw
-    n more, at most this many times. The learner takes n of all questions drawn, first those with
-    unequal rewards; BNPO's fit uses all."""
+    """DAPO's dynamic sampling: while fewer than n questions have a signal (--signal), draw n more,
+    at most this many times. The learner takes n of all questions drawn, first those with a signal;
+    BNPO's fit uses all."""
+    signal: str | None = None
+    """Reward whose difference makes the answers to a question a signal, by its name in the metrics,
+    or `all`: any reward that is trained on. The default is the first of them, so that a length or
+    format reward does not hide that no answer is right."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -394,8 +404,24 @@ class TrainConfig:
             raise InputError(
                 f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
             )
+        names = list(map(reward_name, self.data.rewards))
+        if batch.signal not in (None, ALL_REWARDS, *names):
+            known = ", ".join([*names, ALL_REWARDS])
+            raise InputError(f"--signal: there is no reward '{batch.signal}'; known: {known}")
         with naming_flags():
             try_users_estimator(self.method, batch.samples_per_question, rewards)
+
+    @property
+    def signal_rewards(self) -> list[int]:
+        """Indices of the rewards of --signal: a question has a signal if its answers differ in one
+        of them. The first one decides whether an answer is right.
+        """
+        names, signal = list(map(reward_name, self.data.rewards)), self.batch.signal
+        weights = self.method.reward_weights or (1.0,) * len(names)
+        trained = [k for k, weight in enumerate(weights) if weight]  # others are only recorded
+        if signal is None:
+            return trained[:1]
+        return trained if signal == ALL_REWARDS else [names.index(signal)]
 
     @property
     def users_range(self) -> tuple[float, float]:

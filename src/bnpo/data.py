@@ -8,11 +8,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bnpo.files import (
@@ -24,6 +25,7 @@ from bnpo.files import (
     read_text,
     unwritable,
 )
+from bnpo.grading.rewards import Form
 from bnpo.tasks import TRAINING_PROBLEMS, Messages, Problem, built_in_problems, is_built_in
 from mathequal import final_answer
 
@@ -64,14 +66,22 @@ class Columns:
             raise InputError(f"--answer-pattern {self.answer_pattern!r}: {error}") from error
 
 
-def load_sources(sources: Sequence[str], columns: Columns) -> tuple[list[Problem], dict[str, dict]]:
+# What rewards ask for, by their name in --rewards
+Forms = Mapping[str, Form]
+NO_FORMS: Forms = MappingProxyType({})
+
+
+def load_sources(
+    sources: Sequence[str], columns: Columns, forms: Forms = NO_FORMS
+) -> tuple[list[Problem], dict[str, dict]]:
     """Return the problems of --train-data, and what config.json says of each source.
 
-    With several sources, ids begin with the source's name. Ids that repeat become positions.
+    With several sources, ids begin with the source's name. Ids that repeat become positions. Each
+    problem has the columns that the rewards of `forms` ask for. Raises InputError for missing ones.
     """
     problems, facts = [], {}
     for source in sources:
-        found, revision = _load(source, columns)
+        found, revision = _load(source, columns, forms)
         facts[source] = {"problems": len(found), "sha256": content_hash(found)}
         facts[source]["revision"] = revision
         prefix = f"{Path(source).name}:" if len(sources) > 1 else ""
@@ -87,21 +97,33 @@ def load_problems(source: str | Path, columns: Columns = Columns()) -> list[Prob
 
 
 def content_hash(problems: Sequence[Problem]) -> str:
-    """Return the SHA-256 of ids, texts and answers, which identifies problems in results."""
-    rows = [[problem.id, problem.problem, problem.answer] for problem in problems]
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    """Return the SHA-256 of ids, texts, answers and columns that rewards read, which identifies
+    problems in results.
+    """
+    rows: list[list] = [[problem.id, problem.problem, problem.answer] for problem in problems]
+    for row, problem in zip(rows, problems, strict=True):
+        row += [problem.fields] if problem.fields else []
+    # Columns may be dates, or others that JSON does not have
+    return hashlib.sha256(json.dumps(rows, default=str).encode()).hexdigest()
 
 
-def _load(source: str, columns: Columns) -> tuple[list[Problem], str | None]:
+def _load(
+    source: str, columns: Columns, forms: Forms = NO_FORMS
+) -> tuple[list[Problem], str | None]:
     """Return the problems of a source, and the commit of a data set of the hub."""
     if is_built_in(source):
-        return built_in_problems(source, "train", TRAINING_PROBLEMS), None
+        problems = built_in_problems(source, "train", TRAINING_PROBLEMS)
+        rows = [{"id": p.id, "problem": p.problem, "answer": p.answer} for p in problems]
+        return [
+            replace(problem, fields=_fields(source, row, forms))
+            for problem, row in zip(problems, rows, strict=True)
+        ], None
     kind, commit = _kind(source), None
     if kind == "lines":
         numbered = read_json_lines(source)
     else:
         try:
-            rows, commit = _read_table(kind, source, columns)
+            rows, commit = _read_table(kind, source, columns, forms)
         except InputError:
             raise
         except Exception as error:  # a dozen kinds, of four libraries
@@ -113,7 +135,7 @@ def _load(source: str, columns: Columns) -> tuple[list[Problem], str | None]:
         if not rows:
             raise InputError(f"{source}: is empty; it needs a problem and an answer in each row")
         numbered = [(f"{source}:{number}", row) for number, row in enumerate(rows, 1)]
-    return [_problem(source_line, row, columns) for source_line, row in numbered], commit
+    return [_problem(source_line, row, columns, forms) for source_line, row in numbered], commit
 
 
 ADVICE = {
@@ -148,7 +170,9 @@ def _folder_and_config(source: str) -> tuple[str, str | None] | None:
     return (folder, config) if os.path.isdir(folder) else None
 
 
-def _read_table(kind: str, source: str, columns: Columns) -> tuple[list[dict], str | None]:
+def _read_table(
+    kind: str, source: str, columns: Columns, forms: Forms
+) -> tuple[list[dict], str | None]:
     """Return the rows of a source that is no JSON, and the commit of a data set of the hub."""
     if kind == "csv":
         csv.field_size_limit(sys.maxsize)
@@ -164,7 +188,7 @@ def _read_table(kind: str, source: str, columns: Columns) -> tuple[list[dict], s
         from pyarrow import parquet
 
         table = parquet.read_table(pyarrow.BufferReader(read_bytes(source)))
-        return _rows(table, columns), None
+        return _rows(table, columns, forms), None
     dataset, commit = _from_hub(source) if kind == "hub" else (_from_folder(source), None)
     if isinstance(dataset, dict):
         path, _, split = source.partition("#")
@@ -173,7 +197,7 @@ def _read_table(kind: str, source: str, columns: Columns) -> tuple[list[dict], s
                 f"name one of its splits, {', '.join(dataset)}, as in {path}#{min(dataset)}"
             )
         dataset = dataset[split or min(dataset)]
-    return _rows(dataset.with_format("arrow")[:], columns), commit
+    return _rows(dataset.with_format("arrow")[:], columns, forms), commit
 
 
 def _from_hub(source: str) -> tuple["Dataset", str]:
@@ -208,21 +232,37 @@ def _from_folder(source: str) -> "Dataset | DatasetDict":
     return datasets.load_from_disk(folder)
 
 
-def _rows(table: "pyarrow.Table", columns: Columns) -> list[dict]:
+def _rows(table: "pyarrow.Table", columns: Columns, forms: Forms) -> list[dict]:
     """Return the rows with the columns that are needed or, if one is missing, the first row."""
     names, fields = set(table.column_names), (columns.problem_field, columns.answer_field)
     needed = {field if field in names else field.partition(".")[0] for field in fields}
+    needed.update(*(form.needed for form in forms.values()))
     if not needed <= names:
         return table[:1].to_pylist()
-    return table.select(sorted(needed | names & {"id"})).to_pylist()
+    wanted = {"id"}.union(*(form.columns(dict.fromkeys(names)) for form in forms.values()))
+    return table.select(sorted(needed | names & wanted)).to_pylist()
 
 
-def _problem(source_line: str, row: dict, columns: Columns) -> Problem:
+def _fields(source_line: str, row: dict, forms: Forms) -> dict[str, object]:
+    """Return the columns of a row that rewards ask for. Raises InputError if one is missing."""
+    fields: dict[str, object] = {}
+    for reward, form in forms.items():
+        if missing := [name for name in form.needed if name not in row]:
+            raise InputError(
+                f"{source_line}: has no field '{missing[0]}', which the reward {reward} asks for; "
+                f"there are {', '.join(row)}; add it, or give the function's parameter a default"
+            )
+        fields |= form.columns(row)
+    return fields
+
+
+def _problem(source_line: str, row: dict, columns: Columns, forms: Forms) -> Problem:
     """Return the problem in a row. `source_line` is FILE:NUMBER. The number is the default id."""
     question = _question(source_line, _field(source_line, row, "problem", columns), columns)
     answer = _answer(source_line, _field(source_line, row, "answer", columns), columns)
     number = source_line.rpartition(":")[2]
-    problem = Problem(number if row.get("id") is None else str(row["id"]), question, answer)
+    name = number if row.get("id") is None else str(row["id"])
+    problem = Problem(name, question, answer, _fields(source_line, row, forms))
     try:
         "".join((problem.id, problem.text, problem.answer)).encode()
     except UnicodeEncodeError as error:

@@ -19,7 +19,7 @@ the text or, for word problems, of the pairs of numbers that are added or subtra
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate, combinations
 
@@ -40,6 +40,8 @@ class Problem:
     id: str
     problem: str | Messages  # a question, or the whole chat up to the answer
     answer: str
+    # Columns of the data set that a reward asks for, by name
+    fields: dict[str, object] = field(default_factory=dict, compare=False)
 
     @property
     def text(self) -> str:

@@ -23,7 +23,7 @@ from bnpo.evaluation.suites import (
 )
 from bnpo.files import ROOT, InputError, short_name
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import BUILT_IN
+from bnpo.grading.rewards import BUILT_IN, forms_of
 from bnpo.policy.folder import (
     check_model,
     check_prompts,
@@ -92,7 +92,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     longest = longest_sequence(config, suite)
     folder, shape, tokenizer = find_model(data.model, longest)
     check_model(folder, longest)
-    problems, _ = load_sources(data.train_data, config.columns)
+    problems, _ = load_sources(data.train_data, config.columns, forms_of(data.rewards))
     mean, lines = PROMPT_TOKENS, [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
     if tokenizer:
         tokenizer.chat_template = chat_template(
@@ -113,8 +113,8 @@ def training_inputs(config: TrainConfig) -> Inputs:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
     check_references(problems, data.train_data, data.rewards, data.grader)
     if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
-        example = problems[0].answer
-        Grader(data.rewards, users_range=config.users_range, workers=1, example=example).close()
+        example = {"example": problems[0].answer, "fields": problems[0].fields}
+        Grader(data.rewards, users_range=config.users_range, workers=1, **example).close()
     evaluation = Inputs(shape, mean, longest, 0, 0, 0, [])
     if suite:
         evaluation = evaluation_inputs(data.model, override(suite, (), None, data.grader))

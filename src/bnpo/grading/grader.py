@@ -6,16 +6,17 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import MappingProxyType
 
 import numpy as np
 
 from bnpo.environment import ranks_here
 from bnpo.files import InputError, read_text
-from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS
+from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, form_of
 from mathequal import TIME_LIMIT, final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
 
@@ -46,6 +47,7 @@ class Grader:
     be infinite. `grader` is the rule of `accuracy`: a name in GRADERS, or a user's function like a
     reward. Raises InputError if a user's function cannot be loaded or called, returns no number for
     a right answer to `example`, a reference, or gives a value outside its range in a trial.
+    `fields` are the columns of the example's problem.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Grader:
         workers: int | None = None,
         time_limit: float = TIME_LIMIT,
         example: str = "1",
+        fields: Mapping[str, object] = MappingProxyType({}),
     ):
         self.rewards = tuple(rewards)
         self.rule = grader  # of `accuracy`
@@ -69,21 +72,33 @@ class Grader:
         users_rewards = [
             name for name in (*self.rewards, self.rule) if name not in (*BUILT_IN, *GRADERS)
         ]
-        self._workers = Workers(workers, time_limit)
         # Files of different folders may import modules of one name, so each file has workers of
         # its own.
         self._files = {reward: reward.rpartition(":")[0] for reward in users_rewards}
         self._sources = {file: read_text(file) for file in self._files.values()}
+        self._forms = {
+            reward: form_of(reward, self._sources[file]) for reward, file in self._files.items()
+        }
+        for reward, form in self._forms.items():
+            if missing := [name for name in form.needed if name not in fields]:
+                raise InputError(
+                    f"{reward}: asks for the column '{missing[0]}', and only rewards of a training "
+                    "run get columns of the data set; give the parameter a default"
+                )
+        self._workers = Workers(workers, time_limit)
         self._file_workers = {file: Workers(workers, time_limit) for file in self._sources}
         if os.environ.get("RANK", "0") == "0":  # all ranks would report the same
-            self._try_users_rewards(time_limit, example)
+            self._try_users_rewards(time_limit, example, fields)
 
-    def _try_users_rewards(self, time_limit: float, example: str) -> None:
+    def _try_users_rewards(
+        self, time_limit: float, example: str, fields: Mapping[str, object]
+    ) -> None:
         right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
             has_failed = False
             for text in (right, *TRIAL_TEXTS):
-                value = self._start_call(reward, text, example).result()
+                [[outcome]] = self.submit([text], [example], functions=[reward], fields=fields)
+                value = outcome.result()
                 if not isinstance(value, Failure):
                     self._check_trial(reward, value, text)
                     continue
@@ -91,11 +106,11 @@ class Grader:
                 if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
                     self.close()
                     flag = "rewards" if reward in self.rewards else "grader"
-                    needed = (
-                        "function(text: str, reference: str) -> float, in a file imported within "
-                        f"{time_limit:g} s"
-                    )
-                    raise InputError(f"--{flag}: {problem}; it must be {needed}")
+                    needed = "function(text: str, reference: str) -> float"
+                    if self._forms[reward].is_batch:
+                        needed = "function(completions: list, references: list) -> list"
+                    within = f"in a file imported within {time_limit:g} s"
+                    raise InputError(f"--{flag}: {problem}; it must be {needed}, {within}")
                 if not has_failed:  # perhaps for this text only
                     print(f"grading: {problem}", file=sys.stderr, flush=True)
                 has_failed = True
@@ -134,21 +149,27 @@ class Grader:
         references: Sequence[str],
         tags: bool = False,
         functions: Sequence[str] | None = None,
+        fields: Mapping[str, object] = MappingProxyType({}),
     ) -> list[list[Future]]:
         """Return the futures of all rewards, [K][answers]. What takes long is computed in worker
         processes.
 
         With `tags` the final answer is the one inside the answer tags. `functions` are rewards or
         rules in GRADERS, whose verdict is 1 for right (default: the rewards of this grader).
+        `fields` are columns of the one problem that all texts answer.
         """
         if functions is None:
             functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
         futures = []
         for function in functions:
-            judged = texts
+            judged, form = texts, self._forms.get(function)
+            columns = form.columns(fields) if form else {}
+            if form and form.is_batch:
+                futures.append(self._start_batch(function, texts, references, columns))
+                continue
             if function == "default":  # equal final answers make equal calls
                 judged = [final_answer(text, tags) or "" for text in texts]
-            start_once = cache(partial(self._start_call, function))
+            start_once = cache(partial(self._start_call, function, columns))
             futures.append(list(map(start_once, judged, references)))
         return futures
 
@@ -180,7 +201,33 @@ class Grader:
                     print(f"{line} out, and counted)", file=sys.stderr, flush=True)
         return Grades(rewards, failed, failures, outside)
 
-    def _start_call(self, function: str, text: str, reference: str) -> Future:
+    def _start_batch(
+        self,
+        function: str,
+        texts: Sequence[str],
+        references: Sequence[str],
+        columns: Mapping[str, object],
+    ) -> list[Future]:
+        """Return the futures of the rewards of `texts` by a function that takes all at once."""
+        file, form = self._files[function], self._forms[function]
+        arguments = [list(texts), list(references)][: len(form.parameters)]
+        lists = {name: [value] * len(texts) for name, value in columns.items()}
+        whole = self._file_workers[file].submit(
+            "bnpo.grading.rewards:users_rewards", function, self._sources[file], arguments, lists
+        )
+        parts: list[Future] = [Future() for _ in texts]
+
+        def pass_on(done: Future) -> None:
+            values = done.result()
+            for i, part in enumerate(parts):
+                part.set_result(values if isinstance(values, Failure) else values[i])
+
+        whole.add_done_callback(pass_on)
+        return parts
+
+    def _start_call(
+        self, function: str, columns: Mapping[str, object], text: str, reference: str
+    ) -> Future:
         done: Future = Future()
         if function == "default":
             # Only equal strings and plain numbers are decided here: a regular expression can hang
@@ -197,7 +244,12 @@ class Grader:
             return done
         file = self._files[function]
         return self._file_workers[file].submit(
-            "bnpo.grading.rewards:users_reward", function, self._sources[file], text, reference
+            "bnpo.grading.rewards:users_reward",
+            function,
+            self._sources[file],
+            text,
+            reference,
+            columns,
         )
 
     def close(self) -> None:

@@ -1,21 +1,23 @@
 """Rewards: the built-in ones, and those of a user's file.
 
 Each is `function(text: str, reference: str) -> float`. `text` is the decoded answer, `reference`
-the problem's `answer` field.
+the problem's `answer` field. A user's function may ask for more, see `Form`.
 """
 
+import ast
 import os
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial
 from importlib.machinery import FrozenImporter, PathFinder
 from types import ModuleType
 
 from bnpo.environment import secure_output
-from bnpo.files import InputError, line_of
+from bnpo.files import InputError, line_of, read_text
 from mathequal import final_answer
 
 Reward = Callable[[str, str], float]
@@ -112,16 +114,99 @@ def check_function(flag: str, name: str, built_in: Sequence[str]) -> None:
         raise InputError(f"--{flag}: unknown {flag.removesuffix('s')} '{name}'; {known}")
 
 
-def users_reward(reward: str, source: str, text: str, reference: str) -> float:
+@dataclass(frozen=True)
+class Form:
+    """What a user's reward function asks for, by its parameters.
+
+    A function whose first parameter is `completions` takes all answers to a question at once, as in
+    TRL: lists of texts, of references and of each column. It returns a list of rewards.
+    """
+
+    parameters: tuple[str, ...] = ()  # the first two, which are passed by position
+    needed: tuple[str, ...] = ()  # columns of the data set
+    optional: tuple[str, ...] = ()  # columns that the function has defaults for
+    takes_all: bool = False  # it has `**fields`
+
+    @property
+    def is_batch(self) -> bool:
+        return self.parameters[:1] == ("completions",)
+
+    def columns(self, row: Mapping[str, object]) -> dict[str, object]:
+        """Return the columns of `row` that the function gets."""
+        names = row if self.takes_all else (*self.needed, *self.optional)
+        return {name: row[name] for name in names if name in row and name not in self.parameters}
+
+
+def forms_of(rewards: Sequence[str]) -> dict[str, Form]:
+    """Return the form of each reward that is a user's own. Raises InputError for a file that cannot
+    be read.
+    """
+    files = {reward: reward.rpartition(":")[0] for reward in rewards if reward not in BUILT_IN}
+    return {reward: form_of(reward, read_text(file)) for reward, file in files.items()}
+
+
+def form_of(reward: str, source: str) -> Form:
+    """Return the form of a function of a file with this `source`, which is parsed, not run. A
+    function that the file does not define with `def` itself gets a text and a reference.
+
+    >>> form_of("my.py:f", "def f(text, reference, level, *, unit=''): ...").needed
+    ('level',)
+    """
+    try:
+        statements = ast.parse(source).body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):  # its import says so
+        return Form()
+    name, form = reward.rpartition(":")[2], Form()
+    for statement in statements:
+        if not isinstance(statement, ast.FunctionDef) or statement.name != name:
+            continue
+        of_function = statement.args
+        named = [parameter.arg for parameter in of_function.posonlyargs + of_function.args]
+        required = len(named) - len(of_function.defaults)
+        needed, optional = named[2:required], named[max(2, required) :]
+        keywords = zip(of_function.kwonlyargs, of_function.kw_defaults, strict=True)
+        for parameter, default in keywords:
+            (needed if default is None else optional).append(parameter.arg)
+        takes_all = of_function.kwarg is not None
+        form = Form(tuple(named[:2]), tuple(needed), tuple(optional), takes_all)
+    return form
+
+
+def users_reward(
+    reward: str, source: str, text: str, reference: str, columns: Mapping[str, object]
+) -> float:
     """Return a user's reward. Raises ImportError for its file, and TypeError for no number."""
+    return _number(_function(reward, source)(text, reference, **columns))
+
+
+def users_rewards(
+    reward: str, source: str, arguments: Sequence[list], columns: Mapping[str, list]
+) -> list[float]:
+    """Return a user's rewards for all answers to a question. Raises ImportError for its file, and
+    TypeError if they are not as many numbers.
+    """
+    values, count = _function(reward, source)(*arguments, **columns), len(arguments[0])
+    try:
+        values = list(values)
+    except TypeError as error:
+        found = f"it returned {type(values).__name__}, not a list of {count} numbers"
+        raise TypeError(found) from error
+    if len(values) != count:
+        raise TypeError(f"it returned {len(values)} rewards for {count} completions")
+    return [_number(value) for value in values]
+
+
+def _function(reward: str, source: str) -> Callable:
     file, _, name = reward.rpartition(":")
     try:
-        function = getattr(_load(file, source), name)
+        return getattr(_load(file, source), name)
     except (Exception, SystemExit) as error:
         raise ImportError(line_of(error)) from error
-    value = function(text, reference)
+
+
+def _number(value: object) -> float:
     try:
-        return float(value)
+        return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise TypeError(f"it returned {type(value).__name__}, not a number") from error
 

@@ -249,7 +249,7 @@ class Learner:
 
     def _accumulate_gradient(self, micro_batches: list[MicroBatch]) -> list[torch.Tensor]:
         """Accumulate the gradient of the loss over a mini-batch. Return the TOKEN_STATISTICS of
-        each micro-batch, [6] in float64 on the device, and keep its first log-probabilities.
+        each micro-batch, [7] in float64 on the device, and keep its first log-probabilities.
         """
         update, statistics = self._config.update, []
         for i, micro_batch in enumerate(micro_batches):
@@ -274,28 +274,33 @@ class Learner:
             if len(micro_batch.indices):  # no filler
                 gap = (old - sampler_logprobs).abs().double()
                 tokens = gap.new_tensor(len(gap))
-                values = tokens, loss.detach(), clipped_low, clipped_high, gap.sum(), gap.max()
+                outside = ((old - sampler_logprobs).exp() - 1).abs() > RATIO_BAND
+                values = tokens, loss.detach(), clipped_low, clipped_high
+                values += gap.sum(), outside.sum(), gap.max()
                 statistics.append(torch.stack([value.double() for value in values]))
         return statistics
 
 
-TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap_sum", "gap_max")
-"""Of the trained tokens of a micro-batch. A gap is |learner's - sampler's log-probability|."""
+TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap", "outside", "gap_max")
+"""Of the trained tokens of a micro-batch. A gap is |learner's - sampler's log-probability|. Outside
+are those whose ratio of the two probabilities differs from 1 by more than RATIO_BAND."""
+RATIO_BAND = 0.1
 
 
 def token_metrics(statistics: list[list[float]]) -> dict[str, float]:
     """Return loss, number of trained tokens, and means over these tokens, from the TOKEN_STATISTICS
-    of all micro-batches [micro-batches, 6] of every rank. A collective.
+    of all micro-batches [micro-batches, 7] of every rank. A collective.
     """
     own = np.array(statistics).reshape(-1, len(TOKEN_STATISTICS))
     sums = [sum(column) for column in own[:, :-1].T.tolist()]  # of this rank
-    of_ranks = np.array(gather([*sums, own[:, -1].max(initial=0.0)]))  # [ranks, 6]
-    tokens, loss, clipped_low, clipped_high, gap, _ = of_ranks.sum(axis=0).tolist()
+    of_ranks = np.array(gather([*sums, own[:, -1].max(initial=0.0)]))  # [ranks, 7]
+    tokens, loss, clipped_low, clipped_high, gap, outside, _ = of_ranks.sum(axis=0).tolist()
     metrics = {"loss": loss, "tokens/trained": tokens}
     if tokens:
         metrics["clipped_low"] = clipped_low / tokens  # share whose gradient the clip removed
         metrics["clipped_high"] = clipped_high / tokens
         metrics["sampler_learner_gap_mean"] = gap / tokens
+        metrics["sampler_learner_ratio_outside"] = outside / tokens
         metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
     return metrics
 

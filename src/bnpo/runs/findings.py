@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bnpo.batch import Batch, Task, has_signal
+from bnpo.batch import Batch, Task, all_wrong_energy, has_signal
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
+from bnpo_estimators import compute_advantages
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MAX_DECODED = 256  # answers that are decoded to look for a final answer in them
@@ -19,7 +20,8 @@ MAX_DECODED = 256  # answers that are decoded to look for a final answer in them
 MAX_CUT_OFF_SHARE, MAX_CUT_OFF_SHARE_UNLEARNED = 0.95, 0.5
 MAX_UNSTATED_SHARE = 0.5  # of answers without a final answer
 MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be computed
-MIN_MIXED_SHARE = 0.1  # of questions whose answers differ in their rewards
+MIN_MIXED_SHARE = 0.1  # of questions with a signal (--signal)
+MAX_ALL_WRONG_ENERGY = 0.2  # share of the squared advantages in groups without a right answer
 # What to do if a reward has one value for all answers: the lowest, the highest, or another
 ALL_SAME = {
     "lowest": (
@@ -37,7 +39,7 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
     failed = np.concatenate([step.failed for step in steps])  # [n, m]
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
-    mixed = has_signal(rewards, config.method.reward_weights, failed).mean()
+    mixed = has_signal(rewards[:, :, config.signal_rewards], failed).mean()
     failures = sum((step.failures for step in steps), Counter())
     findings = []  # kinds and texts
     if text := _failing(failed, failures, config.data.rewards):
@@ -51,13 +53,46 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
     findings += all_same
     if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
+        names = " or ".join(reward_name(config.data.rewards[k]) for k in config.signal_rewards)
         text = (
-            f"only {mixed:.0%} of the questions have answers with different rewards, and the "
-            "others give no gradient; raise --samples-per-question or --temperature, or take "
-            "easier or harder problems"
+            f"only {mixed:.0%} of the questions have answers that differ in {names}; raise "
+            "--samples-per-question or --temperature, or take easier or harder problems"
         )
         findings.append(("few_mixed_groups", text))
+    if text := _phantom(steps, task, config):
+        findings.append(("phantom_advantages", text))
     return [{"kind": kind, "text": text} for kind, text in findings]
+
+
+def _phantom(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
+    """Return how much of the advantages comes from side rewards of groups without a right answer,
+    if it is much, or ''.
+    """
+    first, ranges = config.signal_rewards[0], task.grader.ranges
+    weights = np.array(config.method.reward_weights or (1.0,) * len(ranges))
+    lowest, highest = ranges[first]
+    if not np.delete(weights, first).any() or not np.isfinite(highest - lowest):
+        return ""
+    trained = []  # advantages, rewards and failures of each step's groups
+    for step in steps:
+        values = compute_advantages(
+            config.method,
+            step.rewards,
+            ranges=ranges,
+            greedy_rewards=step.greedy_rewards,
+            lengths=step.lengths,
+            failed=step.failed,
+        ).values
+        trained.append([x[step.trained] for x in (values, step.rewards[:, :, first], step.failed)])
+    energy = all_wrong_energy(*map(np.concatenate, zip(*trained, strict=True)), lowest)
+    if not energy >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
+        return ""
+    return (
+        f"{energy:.0%} of the advantages' energy (the sum of their squares) lies in groups without "
+        "a right answer, which only the other rewards tell apart; set --resample-rounds, take an "
+        "--algo that does not divide by the deviation of a group, such as bnpo or reinforce, or "
+        "give the other rewards small --reward-weights with --decompose"
+    )
 
 
 def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str]) -> str:

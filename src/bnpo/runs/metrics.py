@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.batch import Batch, Group, Task, has_signal
+from bnpo.batch import Batch, Group, Task, all_wrong_energy, has_signal
 from bnpo.config import TrainConfig
 from bnpo.grading.rewards import reward_name
 from bnpo.policy.learner import Update
@@ -48,13 +48,11 @@ class Step:
         logprobs = np.concatenate(
             [answer.logprobs for group in batch.groups for answer in group.answers]
         )
-        signals = has_signal(rewards, config.method.reward_weights, batch.failed)  # [q]
         operations = training_operations(model, batch, self.advantages)
         metrics = self.update.metrics | {
             "update/tflop": config.batch.ppo_iterations * operations / 1e12,
             "reward/timeouts": failures["timeout"],
             "reward/errors": failures.total() - failures["timeout"],
-            "groups/all_equal": (~signals).mean(),
             "advantage/std": self.advantages.std(),
             # The mean of -log pi over all sampled tokens: an unbiased estimate that needs no extra
             # pass.
@@ -75,6 +73,7 @@ class Step:
             f"reward/errors/{kind}": count for kind, count in failures.items() if kind != "timeout"
         }
         metrics |= _reward_metrics(batch, config, ranges)
+        metrics |= _signal_metrics(batch, self.advantages, config, ranges)
         for k, fit in enumerate(self.fits):
             prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
             metrics |= {prefix + "E": fit.mean, prefix + "V": fit.variance}
@@ -99,6 +98,36 @@ def _reward_metrics(
     for k, reward in enumerate(config.data.rewards):
         means[f"reward/{reward_name(reward)}"] = _mean(batch.rewards[:, :, k][counted])
     return means
+
+
+def _signal_metrics(
+    batch: Batch,
+    advantages: np.ndarray,  # [q, m]
+    config: TrainConfig,
+    ranges: Sequence[tuple[float, float]],
+) -> dict[str, float]:
+    """Return the shares of questions without a signal and, if the reward that decides what is right
+    has a finite range, what right and wrong answers have in common.
+    """
+    rewards, failed = batch.rewards, batch.failed  # [q, m, K], [q, m]
+    metrics = {"groups/all_equal": _equal_share(batch, config.signal_rewards)}
+    several = rewards.shape[2] > 1
+    for k, reward in enumerate(config.data.rewards if several else ()):
+        metrics[f"groups/all_equal/{reward_name(reward)}"] = _equal_share(batch, [k])
+    first = config.signal_rewards[0]
+    values, (lowest, highest) = rewards[:, :, first], ranges[first]  # [q, m]
+    if np.isfinite(highest - lowest):
+        for name, value in (("right", highest), ("wrong", lowest)):
+            of_kind = batch.lengths[(values == value) & ~failed]
+            metrics[f"answers/mean_tokens/{name}"] = _mean(of_kind)
+        if several:
+            trained = (x[batch.trained] for x in (advantages, values, failed))
+            metrics["advantage/energy_all_wrong"] = all_wrong_energy(*trained, lowest)
+    return metrics
+
+
+def _equal_share(batch: Batch, rewards: Sequence[int]) -> float:
+    return float((~has_signal(batch.rewards[:, :, rewards], batch.failed)).mean())
 
 
 def _mean(values: np.ndarray) -> float:

@@ -31,7 +31,7 @@ from bnpo.evaluation.suites import (
 )
 from bnpo.files import InputError, file_hash
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS
+from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS, forms_of
 from bnpo.policy.folder import (
     adapter_base,
     check_model,
@@ -127,7 +127,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         check_changes(config, {})  # the settings; below also what they name
     else:
         check_output_dir(config)  # again with the lock, but before anything is downloaded
-    problems, source_facts = load_sources(data.train_data, config.columns)
+    problems, source_facts = load_sources(data.train_data, config.columns, forms_of(data.rewards))
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
     if checkpoint:  # of a whole model, or of an adapter
@@ -162,7 +162,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if resumed:
         check_changes(config, facts)
     lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
-    users = {"users_range": config.users_range, "example": kept_problems[0].answer}
+    first = kept_problems[0]
+    users = {"users_range": config.users_range, "example": first.answer, "fields": first.fields}
     grader = Grader(data.rewards, grader=data.grader, **users)
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     keep_tracebacks_in(folder)
