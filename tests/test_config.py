@@ -247,7 +247,7 @@ def test_an_unknown_preset_is_named(capsys):
         ("--temprature 1", "--temprature: no such flag; did you mean --temperature or --template?"),
         (
             "--Max_Tokens=4",
-            "--Max-Tokens: no such flag; did you mean --max-prompt-tokens or --max-",
+            "--max-tokens: no such flag; did you mean --max-prompt-tokens or --max-",
         ),
         ("--learning-rate 1", "--learning-rate: no such flag; did you mean --lr?"),  # by its text
         ("--output x", "--output: no such flag; did you mean --output-dir?"),

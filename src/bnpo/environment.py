@@ -326,7 +326,7 @@ def unknown_flag(word: str, settings: type) -> str:
     """
     if not word.startswith("--"):
         return f"{word}: no flag takes this word; --help lists the flags"
-    name = word[2:].partition("=")[0].replace("_", "-")
+    name = word[2:].partition("=")[0].replace("_", "-").lower()
     texts = {
         setting.arg_name.replace("_", "-"): setting.description.lower()
         for _, setting in _documented(settings)
