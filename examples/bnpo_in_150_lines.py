@@ -69,10 +69,11 @@ def sample(model, tokenizer, prompts: list[str]) -> tuple[torch.Tensor, int, tor
     ids = model.generate(
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,
-        do_sample=True,  # from the whole distribution, at temperature 1
+        do_sample=True,  # from the model's own distribution, whatever its generation_config.json
         temperature=1.0,
         top_k=0,
         top_p=1.0,
+        repetition_penalty=1.0,
         num_return_sequences=ANSWERS,
         max_new_tokens=MAX_TOKENS,
         eos_token_id=stop,

@@ -25,6 +25,10 @@ import bnpo_in_150_lines as one_file
 QUESTIONS = 6
 
 
+def norm_of(tensors: list[torch.Tensor]) -> float:
+    return float(torch.cat([tensor.flatten() for tensor in tensors]).norm())
+
+
 def check() -> dict:
     random.seed(0)
     torch.manual_seed(0)
@@ -57,20 +61,17 @@ def check() -> dict:
     [micro_batches] = learner._mini_batches(batch, values)
     statistics = torch.stack(learner._accumulate_gradient(micro_batches))
     gradients = dict(model.named_parameters())
-    squares = [
-        ((safe_get_full_grad(weight) - gradients[name].grad).square().sum(), weight.ds_numel)
-        for name, weight in learner.model.named_parameters()
-    ]
-    norm = torch.stack([weight.grad.square().sum() for weight in model.parameters()]).sum().sqrt()
+    weights = dict(learner.model.named_parameters())
+    differences = [safe_get_full_grad(weights[name]) - gradients[name].grad for name in weights]
     return {
         "accuracies": rewards.mean(dim=1).tolist(),
         "lengths": mask[:, start:].sum(dim=1).tolist(),
         "micro-batches": len(micro_batches),
         "advantages": [advantages.tolist(), values.tolist()],
         "loss": [loss, float(statistics[:, 1].sum())],
-        "gradient norm": float(norm),
-        "gradient difference": float(torch.stack([square for square, _ in squares]).sum().sqrt()),
-        "compared": sum(count for _, count in squares),
+        "gradient norm": norm_of([weight.grad for weight in model.parameters()]),
+        "gradient difference": norm_of(differences),
+        "compared": sum(difference.numel() for difference in differences),
         "weights": model.num_parameters(),
     }
 
