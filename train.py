@@ -6,8 +6,10 @@ torchrun --nproc_per_node 2 train.py --algo bnpo    # the same
 python train.py --algo bnpo    # one rank, without a launcher
 python train.py --help    # the usual flags; --help-all shows all
 python train.py --preset paper-7b --dry-run    # check settings and data, start nothing
+python train.py --preset paper-7b --print-config    # print all settings, start nothing
 """
 
+import json
 import os
 import sys
 
@@ -30,24 +32,26 @@ def main() -> None:
 
 def run(argv: list[str]) -> None:
     """Train, or print what a dry run finds, as command line `argv` asks. Raises InputError."""
-    from bnpo.config import check_config, parse_train_config
+    from bnpo.config import check_config, flat_settings, parse_train_config
 
     # DeepSpeed's launcher adds --local_rank to the flags. The environment says the same.
     argv = [flag for flag in argv if not flag.startswith("--local_rank")]
     # Wrong flags are refused before torch is imported
     config, preset_line = parse_train_config(argv, expects_cuda())
+    if config.print_config:
+        return print(json.dumps(flat_settings(config), indent=2)) if is_rank_0() else None
+    if is_rank_0():
+        print(preset_line, flush=True)
     if config.dry_run:
         from planner.dry_run import dry_run_training
 
-        return dry_run_training(config) if os.environ["RANK"] == "0" else None
+        return dry_run_training(config) if is_rank_0() else None
     check_config(config, int(os.environ["WORLD_SIZE"]))
     from bnpo.ranks import check_cuda, end_on_gpus, hide_cuda
 
     if config.preset == "tiny":
         hide_cuda()
     check_cuda()
-    if os.environ["RANK"] == "0":
-        print(preset_line, flush=True)
     # Only now: `hide_cuda` has hidden GPUs from the libraries that this imports
     from bnpo.loop import train
     from runpage.end import page_at_end
@@ -55,6 +59,10 @@ def run(argv: list[str]) -> None:
     with page_at_end(config.folder.output_dir, rank=int(os.environ["RANK"])):
         train(config)
     end_on_gpus()
+
+
+def is_rank_0() -> bool:
+    return os.environ["RANK"] == "0"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.environment import parse_command
+from bnpo.environment import run_program
 from bnpo.files import write_json_lines
 from mathequal import final_answer
 
@@ -135,4 +135,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(parse_command(Args, description=__doc__))
+    run_program(main, Args, description=__doc__)

@@ -212,9 +212,8 @@ def report(sample: Sample, config: TrainConfig) -> None:
         rewards = ", ".join(
             f"{name} {value:g}" for name, value in zip(names, batch.rewards[i, 0], strict=True)
         )
-        console.print(
-            f"\nquestion {problem.id}, reference {problem.answer!r}, {rewards}", markup=False
-        )
+        console.print(f"\nquestion {problem.id}: {problem.text}", markup=False)
+        console.print(f"answer, with reference {problem.answer!r}, {rewards}:", markup=False)
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
     if fit := fit_accuracies(batch, task, config):

@@ -196,7 +196,7 @@ def test_choices_of_flags_are_those_of_the_code():
     assert set(names.replace(" or ", ", ").split(", ")) == ESTIMATORS.keys()
     assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
-    assert flat_settings(PRESETS["tiny"]).keys() >= FREE | USUAL - {"dry_run"}
+    assert flat_settings(PRESETS["tiny"]).keys() >= FREE | USUAL - {"dry_run", "print_config"}
     assert all(config.preset == name for name, config in PRESETS.items())
 
 
@@ -223,7 +223,7 @@ def test_the_format_of_smollm2_is_the_one_that_the_cpu_multiplies_faster(
 
 
 def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
-    everything = {*flat_settings(PRESETS["tiny"]), "dry_run"}
+    everything = {*flat_settings(PRESETS["tiny"]), "dry_run", "print_config"}
     for flag, names in (("--help", USUAL), ("--help-all", everything), ("--help", USUAL)):
         with pytest.raises(SystemExit):
             parse("--preset", "smollm2", flag)
@@ -235,12 +235,30 @@ def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
     assert "{None" not in text
 
 
-def test_an_unknown_preset_or_flag_is_named(capsys):
-    for flags in (("--preset", "x"), ("--nope", "1")):
-        with pytest.raises(SystemExit) as end:
-            parse(*flags)
-        assert end.value.code == 2
-        assert flags[0] in capsys.readouterr().err
+def test_an_unknown_preset_is_named(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse("--preset", "x")
+    assert end.value.code == 2
+    assert "--preset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--temprature 1", "--temprature: no such flag; did you mean --temperature or --template?"),
+        (
+            "--Max_Tokens=4",
+            "--max-tokens: no such flag; did you mean --max-prompt-tokens or --max-",
+        ),
+        ("--learning-rate 1", "--learning-rate: no such flag; did you mean --lr?"),  # by its text
+        ("--output x", "--output: no such flag; did you mean --output-dir?"),
+        ("--nope 1", "--nope: no such flag; --help lists the flags"),
+        ("--lr 1e-4 7", "7: no flag takes this word; --help lists the flags"),
+    ],
+)
+def test_an_unknown_flag_is_refused_with_those_that_may_be_meant(words, line):
+    with refused(line):
+        parse(*words.split())
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,10 @@ def test_wrong_models_data_and_gpus_are_named(tmp_path):
 def test_the_programs_plan_and_write_nothing(tmp_path):
     run = tmp_path / "run"
     train = ("train.py", "--preset", "tiny", "--output-dir", run)
-    printed = python(*train, "--dry-run").stdout
+    settings = json.loads(python(*train, "--lr", "0.5", "--print-config").stdout)
+    assert (settings["preset"], settings["lr"]) == ("tiny", 0.5)
+    printed = python(*train, "--lr", "0.5", "--dry-run").stdout
+    assert re.match(r"preset tiny \(from --preset\)\n  lr +0\.5 +preset: 0\.0001\n", printed)
     assert "arithmetic: 7,500 problems, 0 of them left out: prompt over 64 tokens\n" in printed
     assert "100 steps of 32 x 16 answers (234 steps per epoch), 100 optimizer steps" in printed
     assert printed.endswith("python scripts/plan.py --gpu H100 train.py ...\n")
@@ -297,9 +300,8 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     evaluation = ("--ckpt", TINY_MODEL, "--suite", "arithmetic", "--limit", "10")
     plan = ("scripts/plan.py", "--gpus", "2", "--gpu", "H100", "eval.py", *evaluation)
     printed = python(*plan, "--output-dir", run).stdout
-    settings = json.loads(printed[: printed.index("\n}\n") + 2])
-    assert (settings["suite"]["name"], settings["limit"]) == ("arithmetic", 10)
-    assert "\n40 answers per evaluation\n" in printed
+    assert "\narithmetic: arithmetic: 10 problems x 4 repetitions; " in printed
+    assert "\n40 answers per evaluation, of at most 128 tokens, at temperature " in printed
     assert re.search(r"0\.\d GPU-hours \(in hours: sampling 0\.\d+, start 0\.05\)\n", printed)
     assert not run.exists()
     refused = python("scripts/plan.py", "--gpu", "H100", "--gpus", "3", *train)

@@ -59,8 +59,10 @@ def test_console_config_and_metrics(tiny_run):
     assert console.startswith("preset tiny (from --preset)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
     assert re.search(r"\n  steps +4 +preset: \d+\n", console)  # what differs from the preset
-    step = r"\nstep (\d)/4: reward 0\.\d+, gradient norm [\d.]+, \d+ tokens per answer, [\d.]+ s, "
-    assert re.findall(step, console) == ["1", "2", "3", "4"]
+    step = r"\nstep (\d)/4: reward (0\.\d+) \(accuracy \2\), \d+ tokens per answer, gradient norm "
+    assert [number for number, _ in re.findall(step, console)] == ["1", "2", "3", "4"]
+    scores = r"\nstep (\d): evaluation arithmetic-quick: pass@1 in %: arithmetic [\d.]+"
+    assert re.findall(scores, console) == ["0", "3", "4"]
     assert "Traceback" not in console
     assert "\ndone: 4 steps; the model is in " in console
     assert json.loads((tiny_run / "end.json").read_text()) == {"step": 4, "why": "done"}

@@ -118,14 +118,40 @@ def test_the_grader_judges_the_examples_of_its_page():
         assert [answer for answer in different if mathequal.equal(reference, answer)] == []
 
 
-def test_the_workflow_runs_what_ci_runs_with_the_oldest_python_of_the_project():
+def test_the_workflow_runs_what_ci_runs_with_the_oldest_and_the_newest_python_of_the_project():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
-    steps = workflow["jobs"]["test"]["steps"]
-    assert steps[-1] == {"run": ".ci/run"}
-    [python] = [
-        step["with"]["python-version"] for step in steps if "python-version" in step.get("with", {})
-    ]
-    assert PROJECT["requires-python"].split(",")[0] == f">={python}"
+    job = workflow["jobs"]["test"]
+    assert job["steps"][-1] == {"run": ".ci/run"}
+    oldest, newest = job["strategy"]["matrix"]["python"]
+    after = f"3.{int(newest.removeprefix('3.')) + 1}"
+    assert PROJECT["requires-python"] == f">={oldest},<{after}"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    pythons = re.search(r"^PYTHONS := (.*)$", makefile, re.MULTILINE)[1].split()
+    assert [f"python{newest}", f"python{oldest}"] == [pythons[0], pythons[-1]]
+
+
+def pins(name: str) -> dict[str, str]:
+    """The versions in a file of requirements, by package."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+
+
+def test_the_lock_has_the_versions_of_the_requirements():
+    """All but two that torch's build for GPUs, which the lock has for CPUs too, has set."""
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    locked = {(package["name"], package["version"]) for package in lock["package"]}
+    wanted = {*pins("requirements.txt").items(), *pins("requirements-cpu.txt").items()}
+    assert {name for name, _ in wanted - locked} == {"apache-tvm-ffi", "triton"}
+    # Nothing else is installed, and the lock is of the present pyproject.toml
+    names = {name for name, _ in locked}
+    assert names == {name for name, _ in wanted} | {"bnpo"}
+    [own] = [package for package in lock["package"] if package["name"] == "bnpo"]
+    specifiers = {row["name"]: row.get("specifier", "") for row in own["metadata"]["requires-dist"]}
+    extras = PROJECT["optional-dependencies"].values()
+    for requirement in [*PROJECT["dependencies"], *(line for lines in extras for line in lines)]:
+        name, specifier = re.fullmatch(r"([\w-]+)(.*)", requirement).groups()
+        assert specifiers.pop(name) == specifier
+    assert specifiers == {}
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess:

@@ -12,6 +12,7 @@ from conftest import refused
 
 METRICS = {
     "reward/mean": 0.25,
+    "reward/accuracy": 0.5,
     "grad_norm": 3.14159,
     "answers/mean_tokens": 28.4,
     "seconds/total": 5.0,
@@ -26,7 +27,10 @@ def test_a_line_per_step(tmp_path, capsys):
     for step in (1, 2):
         tracker.log(step, METRICS)
     tracker.close()
-    line = "step {}/2: reward 0.250, gradient norm 3.1, 28 tokens per answer, 5.0 s, 0:00:00 left\n"
+    line = (
+        "step {}/2: reward 0.250 (accuracy 0.500), 28 tokens per answer, gradient norm 3.1, 5.0 s, "
+    )
+    line += "0:00:00 left\n"
     assert capsys.readouterr() == (line.format(1) + line.format(2), "")
 
 

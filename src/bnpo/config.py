@@ -380,6 +380,8 @@ class TrainConfig:
     dry_run: bool = False
     """Check settings and data, print disk space and prompts, and start nothing. scripts/plan.py
     also estimates memory and hours on GPUs."""
+    print_config: bool = False
+    """Print all settings as JSON, as the run's config.json would have them, and start nothing."""
     method: Method = Method()
     data: DataSettings = DataSettings()
     columns: Columns = Columns()
@@ -512,16 +514,29 @@ USUAL = {"preset", "algo", "model", "train_data", "template", "rewards", "grader
 USUAL |= {"questions_per_step", "samples_per_question", "epochs", "steps", "seed"}
 USUAL |= {"temperature", "max_answer_tokens", "lr", "lora_rank", "micro_batch_tokens"}
 USUAL |= {"output_dir", "overwrite", "resume", "eval_every", "eval_suite", "wandb", "dry_run"}
+USUAL |= {"print_config"}
 """Settings that --help shows. --help-all shows all."""
 
 
 def flat_settings(config: TrainConfig, **facts: object) -> dict:
-    """Return all settings as JSON holds them, without groups and --dry-run, followed by `facts`."""
+    """Return all settings as JSON holds them, without groups, --dry-run and --print-config,
+    followed by `facts`.
+    """
     values: dict[str, object] = {}
     for name, value in asdict(config).items():
-        if name != "dry_run":
+        if name not in ("dry_run", "print_config"):
             values |= value if isinstance(value, dict) else {name: value}
     return json.loads(json.dumps(values | facts, default=str))
+
+
+def changed_settings(config: TrainConfig) -> list[str]:
+    """Return a line for each setting that differs from the preset's."""
+    of_preset = flat_settings(PRESETS[config.preset])
+    return [
+        f"  {name:<24} {value!s:<24} preset: {of_preset[name]}"
+        for name, value in flat_settings(config).items()
+        if value != of_preset[name] and name not in ("preset", "output_dir")
+    ]
 
 
 def with_settings(config: TrainConfig, **values: object) -> TrainConfig:

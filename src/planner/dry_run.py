@@ -1,12 +1,11 @@
 """What `--dry-run` and scripts/plan.py print: a run or an evaluation that is not started."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from bnpo.config import TrainConfig, flat_settings
+from bnpo.config import TrainConfig, changed_settings
 from bnpo.evaluation.program import EvalConfig, check, chosen_suite
 from bnpo.policy.folder import local_folder
 from bnpo_estimators import exact_objective, exact_weight, find_estimator, method_gains
@@ -43,9 +42,10 @@ def dry_run_training(config: TrainConfig, planning: Planning | None = None) -> N
     """
     inputs = training_inputs(config)
     seconds, lines = plan_training(config, inputs, planning) if planning else ({}, [])
-    lines = [*inputs.lines, *objective_lines(config), *lines]
-    print_plan(flat_settings(config), lines, seconds, planning)
+    lines = [*changed_settings(config), *inputs.lines, *objective_lines(config), *lines]
+    print_plan(lines, seconds, planning)
     if planning is None:
+        print("all settings: python train.py --print-config ...")
         print("memory and hours on GPUs: python scripts/plan.py --gpu H100 train.py ...")
 
 
@@ -60,17 +60,14 @@ def dry_run_evaluation(config: EvalConfig, planning: Planning | None = None) -> 
             answers, size = inputs.eval_answers, config.tensor_parallel
             sampling = sampling_seconds(inputs, planning, answers, size)
             seconds = {"sampling": sampling, "start": START_SECONDS}
-        settings = flat_settings(config) | {"ckpt": ckpt, "suite": asdict(suite)}
-        print_plan(settings, inputs.lines, seconds, planning)
+        print_plan([f"model {ckpt}", *inputs.lines], seconds, planning)
     if planning is None:
         print("hours on GPUs: python scripts/plan.py --gpu H100 eval.py ...")
 
 
-def print_plan(
-    settings: dict, lines: list[str], seconds: dict[str, float], planning: Planning | None
-) -> None:
-    """Print `settings` as JSON, `lines`, and the estimated hours of a run with what they assume."""
-    print(json.dumps(settings, indent=2, default=str), *lines, sep="\n")
+def print_plan(lines: list[str], seconds: dict[str, float], planning: Planning | None) -> None:
+    """Print `lines`, and the estimated hours of a run with what they assume."""
+    print(*lines, sep="\n")
     if planning and seconds:
         parts = ", ".join(f"{name} {value / 3600:.2f}" for name, value in seconds.items())
         hours = sum(seconds.values()) / 3600

@@ -160,5 +160,8 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
             f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true "
             f"difference of {found:.1f} points to any other model is found (power 80 %)"
         )
-    lines.append(f"{answers:,} answers per evaluation")
+    lines.append(
+        f"{answers:,} answers per evaluation, of at most {suite.max_answer_tokens} tokens, at "
+        f"temperature {suite.temperature:g}, judged by the rule {suite.grader}"
+    )
     return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)

@@ -16,7 +16,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.batch import Task
-from bnpo.config import PRESETS, TrainConfig, check_config, flat_settings
+from bnpo.config import TrainConfig, changed_settings, check_config
 from bnpo.data import content_hash, load_sources
 from bnpo.environment import become_only_rank
 from bnpo.errors import keep_tracebacks_in
@@ -98,10 +98,8 @@ class PreparedRun:
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""
         config, batch = self.config, self.config.batch
-        of_preset = flat_settings(PRESETS[config.preset])
-        for name, value in flat_settings(config).items():
-            if value != of_preset[name] and name not in ("preset", "output_dir"):
-                print(f"  {name:<24} {value!s:<24} preset: {of_preset[name]}")
+        for line in changed_settings(config):
+            print(line)
         dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
         questions = (
             f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} "

@@ -153,15 +153,17 @@ class Run:
 
         A new best one is noted, and then saved by `save`.
         """
-        if not self._is_due(self._config.logging.eval_every, step):
+        config = self._config
+        if not self._is_due(config.logging.eval_every, step):
             return {}
         started, prepared = time.perf_counter(), self._prepared
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(
-            prepared.evaluation, self._sampler, prepared.task.grader, self._config, checkpoint
+            prepared.evaluation, self._sampler, prepared.task.grader, config, checkpoint
         )
         if self._tracker:
-            print(f"step {step}: {describe_scores(results)}", flush=True)
+            suite = config.logging.eval_suite
+            print(f"step {step}: evaluation {suite}: {describe_scores(results)}", flush=True)
         score = results["average"]["pass1"]
         if step and score > self.progress.best:  # the starting model (step 0) needs no checkpoint
             self.progress = replace(self.progress, best=score, best_step=step)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import InputError, flush, line_of, writing
+from bnpo.grading.rewards import reward_name
 
 WANDB_MODES = ("disabled", "offline", "online")  # from the one that sends least
 FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
@@ -27,6 +28,7 @@ class Tracker:
             print(f"W&B: {mode}, since --wandb is {flag} and WANDB_MODE is {variable}", flush=True)
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
         self._wandb = None if mode == "disabled" else WandbLog(config, mode)
+        self._reward_names = list(map(reward_name, config.data.rewards))
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
@@ -48,10 +50,12 @@ class Tracker:
         # Only steps of this start: an earlier start may have run on other hardware.
         seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
         left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
+        rewards = [f"{name} {metrics[f'reward/{name}']:.3f}" for name in self._reward_names]
         print(
-            f"step {step}/{self._steps}: reward {metrics['reward/mean']:.3f}, gradient norm "
-            f"{metrics['grad_norm']:.2g}, {metrics['answers/mean_tokens']:.0f} tokens per answer, "
-            f"{metrics['seconds/total']:.1f} s, {left} left",
+            f"step {step}/{self._steps}: reward {metrics['reward/mean']:.3f} "
+            f"({', '.join(rewards)}), {metrics['answers/mean_tokens']:.0f} tokens per answer, "
+            f"gradient norm {metrics['grad_norm']:.2g}, {metrics['seconds/total']:.1f} s, "
+            f"{left} left",
             flush=True,
         )
 

@@ -1,0 +1,75 @@
+"""examples/bnpo_in_150_lines.py computes what src/bnpo/ computes, with torch and transformers
+alone.
+"""
+
+import ast
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from bnpo.files import ROOT
+from bnpo_estimators import Method, compute_advantages
+from conftest import report_of
+
+FILE = ROOT / "examples" / "bnpo_in_150_lines.py"
+SPEC = importlib.util.spec_from_file_location("one_file", FILE)
+one_file = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(one_file)
+
+
+def test_it_is_what_its_name_and_its_first_line_say():
+    text = FILE.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)]
+    origins = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    names = {name.name for node in imports for name in node.names} | {n.module for n in origins}
+    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {
+        "torch",
+        "transformers",
+    }
+
+
+@pytest.mark.parametrize(
+    "right",  # answers of 16 to each question
+    [
+        [1, 4, 9, 15, 0, 16],
+        [8, 8, 8, 7, 8, 8, 8, 8],  # accuracies that nearly coincide: a + b is limited
+        [5, 5, 5],
+        [0, 16, 16, 0],  # no Beta distribution has such a variance
+        [0, 0, 0],
+        [16, 16],
+    ],
+)
+def test_advantages_are_those_of_the_block(right):
+    rewards = (np.arange(16) < np.array(right)[:, None]).astype(float)  # [n, m]
+    expected = compute_advantages(Method("bnpo"), rewards[:, :, None]).values
+    found = one_file.bnpo_advantages(torch.from_numpy(rewards))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"2+3=5 \boxed{5}", 1),
+        (r"\boxed{4} no, \boxed{ 5 }", 1),
+        (r"\boxed{5} \boxed{4}", 0),
+        ("5", 0),
+    ],
+)
+def test_the_last_box_counts(text, value):
+    assert one_file.reward(text, "5") == value
+
+
+@pytest.mark.program
+def test_its_update_is_that_of_the_learner():
+    found = report_of(1, "one_file_check")
+    assert len(set(found["accuracies"])) > 2  # the Beta fit has something to fit
+    assert len(set(found["lengths"])) > 2
+    assert found["micro-batches"] > 1
+    np.testing.assert_allclose(*found["advantages"], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(*found["loss"], rtol=1e-5)
+    assert found["compared"] == found["weights"]
+    assert found["gradient difference"] < 1e-5 * found["gradient norm"]
