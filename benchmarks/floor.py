@@ -33,7 +33,6 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
-from bnpo.algorithm.batching import share_out
 from bnpo.batch import questions_at
 from bnpo.config import TrainConfig, parse_train_config
 from bnpo.data import load_sources
@@ -51,6 +50,16 @@ MICRO_BATCHES = {"tiny": (16, 32, 64, 128), "smollm2": (16, 32)}
 fastest is measured."""
 Row = tuple[list[int], list[int], float]
 """Prompt, answer and advantage."""
+
+
+def share_out(sizes: list[int], ranks: int) -> list[list[int]]:
+    """Return the indices of each rank's items: from the largest on, each goes to the rank with the
+    lowest load.
+    """
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        min(shares, key=lambda share: sum(sizes[i] for i in share)).append(index)
+    return shares
 
 
 def timed(work: Callable) -> tuple[float, object]:
@@ -190,13 +199,13 @@ class Floor:
     def train(self, rows: list[Row], answers: int, sizes: dict[Callable, Sequence[int]]) -> dict:
         """Return the seconds of an update on `rows`, by loss and micro-batch size."""
         # Each process takes whole rows or, with shared prompts, whole groups.
-        lengths = np.array([len(prompt) + len(answer) for prompt, answer, _ in rows])
+        lengths = [len(prompt) + len(answer) for prompt, answer, _ in rows]
         self.padded = [rows[i] for i in share_out(lengths, self.world)[self.rank]]
         work = {whole: self.padded}
         groups = [list(group) for _, group in groupby(rows, key=lambda row: row[0])]
-        lengths = np.array(
-            [len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups]
-        )
+        lengths = [
+            len(group[0][0]) + sum(len(answer) for _, answer, _ in group) for group in groups
+        ]
         work[shared] = [row for i in share_out(lengths, self.world)[self.rank] for row in groups[i]]
         seconds, norms = {}, {}
         for loss, of_loss in sizes.items():

@@ -13,7 +13,7 @@ and of the floor take turns, so that a slow minute of the machine affects both. 
 - generate_ratio: seconds of our sampling, with waiting for the slowest rank, over those of the
   faster bare vLLM
 - update_gflops, floor_gflops, gflops_ratio: 10^9 operations per second of our update and of bare
-  PyTorch's, our share
+  PyTorch's, our share. Ours count tokens with which several texts begin once, as they are computed
 - floor_gradient_difference: relative difference of the gradient norms of both training floors
 - sync_share: share of the weight sync in a step
 - scaling_token_cost_2 and _4: seconds per token with 2 and 4 times the questions, only with the

@@ -64,11 +64,12 @@ def attention(_args, _gpus: int, rows: Rows, device: str = "cuda") -> None:
     from bnpo.algorithm.batching import collate
     from bnpo.policy.model import attention as packed
 
-    # Five prompts with three answers each, of one token to 3,000.
+    # Five prompts with three answers each, of one token to 3,000. Two of the three begin alike.
     prompts = [
         [token] * length for token, length in enumerate((1, 64, 300, 7, 64)) for _ in range(3)
     ]
-    answers = [[0] * length for length in (1, 2, 3000, 1, 64, 65, 300, 301, 2, 8, 7, 700, 64, 1, 1)]
+    lengths = (1, 2, 3000, 1, 64, 65, 300, 301, 2, 8, 7, 700, 64, 1, 1)
+    answers = [[10 + i % 3 // 2] * length for i, length in enumerate(lengths)]
     micro = collate(prompts, answers, np.arange(len(answers)), device)
     heads, kv_heads, size = 12, 2, 128  # Qwen2.5-Math-1.5B's
     torch.manual_seed(0)

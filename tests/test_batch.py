@@ -173,7 +173,7 @@ def test_estimators_that_divide_by_a_deviation_learn_from_a_side_reward_of_wrong
 
 
 def test_metrics_are_those_of_what_is_trained(tmp_path):
-    draws = [[["good", "bad, long and cut"], ["good and long", "fail"]]]
+    draws = [[["bad, good", "bad, long and cut"], ["good and long", "fail"]]]
     weights = {"functions": ("good", "long"), "reward_weights": (1.0, 0.2)}
     batch, config = sampled(tmp_path, draws, **weights)
     ranges = [(0.0, 1.0)] * 2
@@ -211,10 +211,11 @@ def test_metrics_are_those_of_what_is_trained(tmp_path):
         "tokens/per_second": lengths.sum() / 4,
     }
     # Each parameter 6 times per token; 12 per layer, hidden unit and pair of tokens. Only the first
-    # question's answers have a gradient, and its prompt has one token.
-    pairs = 0.5 + sum(length**2 / 2 + length for length in lengths[0])
+    # question's answers have a gradient, and its prompt has one token. They begin with "bad, ".
+    common = 5
+    pairs = 0.5 + sum(length**2 / 2 + length for length in lengths[0]) - common**2 / 2 - common
     shape = model.config
-    operations = 6 * model.num_parameters() * (1 + lengths[0].sum())
+    operations = 6 * model.num_parameters() * (1 + lengths[0].sum() - common)
     operations += 12 * shape.num_hidden_layers * shape.hidden_size * pairs
     expected["update/tflop"] = operations / 1e12
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)

@@ -127,7 +127,7 @@ def model_without_memory(config: TrainConfig) -> torch.nn.Module:
 def taken_by_a_pass(config: TrainConfig) -> int:
     """Return the bytes that a forward and backward pass over a full micro-batch take at most."""
     count = config.hardware.micro_batch_tokens // 4096
-    prompts, answers = [[1] * 96] * count, [[1] * 4072] * count
+    prompts, answers = [[1] * 96] * count, [[k] + [1] * 4071 for k in range(count)]
     model = model_without_memory(config)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu").tie_weights()
@@ -136,7 +136,7 @@ def taken_by_a_pass(config: TrainConfig) -> int:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(reduction)
         policy = Policy(model, model.config.vocab_size)
-        batch = fake(collate(prompts, answers, [0] * count, np.arange(count), "cpu"))
+        batch = fake(collate(prompts, answers, np.arange(count), "cpu"))
         inputs = [batch.input_ids, batch.position_ids, batch.targets, batch.predicting]
         with LiveStorages([*policy.parameters(), *policy.buffers(), *inputs]) as live:
             logprobs = policy(batch, 1.0)
@@ -176,6 +176,6 @@ def test_a_pass_mixes_no_devices(tmp_path):
     flags = ["-std=c++20", "-shared", "-fPIC", f"-I{torch_folder}/include", f"-L{torch_folder}/lib"]
     source = ROOT / "tests" / "programs" / "device_guard.cpp"
     subprocess.run(["g++", *flags, source, "-o", library, "-lc10"], check=True)
-    devices = dict.fromkeys(("prompts shared", "prompts not shared", "no answers"), "cuda:0")
+    devices = dict.fromkeys(("beginnings shared", "nothing shared", "no answers"), "cuda:0")
     report = report_of(0, "devices_check", library)
     assert report == devices | {"a prompt on the CPU": "mixed"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from bnpo.algorithm.batching import Lengths, collate, plan_micro_batches
+from bnpo.algorithm.batching import collate, plan_micro_batches, sort_texts
 from bnpo.algorithm.loss import LogprobHead, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import Aggregation
 from bnpo.policy.model import ATTENTION, Policy
@@ -25,29 +25,33 @@ def normal(*shape: int, seed: int, dtype=torch.float64) -> torch.Tensor:
 
 @pytest.fixture
 def case():
-    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length to 5 prompts
-    with all inputs of the loss, which float32 holds exactly.
+    """A float64 bigram 'model' (embedding, head), and 20 answers of uneven length to 5 prompts,
+    many of which begin alike, with all inputs of the loss, which float32 holds exactly.
     """
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, VOCABULARY, rng.integers(1, 6)).tolist() for _ in range(5)] * 4
-    answers = [rng.integers(0, VOCABULARY, rng.integers(1, 13)).tolist() for _ in range(20)]
+    answers = [rng.integers(0, 2, rng.integers(1, 13)).tolist() for _ in range(20)]
     old = [np.float32(rng.normal(-3.9, 0.5, len(answer))) for answer in answers]
     model = normal(VOCABULARY, HIDDEN, seed=0), normal(VOCABULARY, HIDDEN, seed=1)
     return *model, prompts, answers, old, np.float32(rng.normal(size=20))
 
 
+def texts_of(prompts, answers) -> list[list[int]]:
+    """What passes through the model."""
+    return [prompt + answer[:-1] for prompt, answer in zip(prompts, answers, strict=True)]
+
+
 def by_micro_batches(case, aggregation, ranks, budget):
     """The loss as the learner computes it, one rank after the other."""
     embedding, head, prompts, answers, old, advantages = case
-    groups = np.arange(20) % 5
-    lengths = Lengths(np.array(list(map(len, prompts))), np.array(list(map(len, answers))), groups)
-    weights = token_weights(lengths.answer_tokens, aggregation, NORM_LENGTH)
+    weights = token_weights(np.array(list(map(len, answers))), aggregation, NORM_LENGTH)
     total = torch.zeros((), dtype=torch.float64)
-    for micro_batches in plan_micro_batches(lengths, ranks, budget):
+    for micro_batches in plan_micro_batches(texts_of(prompts, answers), ranks, budget):
         for part in micro_batches:
-            micro = collate(prompts, answers, groups, part, "cpu")
+            micro = collate(prompts, answers, part, "cpu")
             logits = embedding[micro.input_ids][micro.predicting] @ head.T
             logprobs = torch.log_softmax(logits, -1).gather(1, micro.targets[:, None])[:, 0]
+            logprobs = logprobs[micro.predictions]
             of_tokens = [micro.per_token(values) for values in (old, advantages, weights)]
             total = total + clipped_surrogate(logprobs, *of_tokens, 0.2, 0.28)[0]
     return total
@@ -149,74 +153,78 @@ def test_importance_weights_are_truncated_and_carry_no_gradient():
     assert not weights.requires_grad
 
 
-@st.composite
-def batches(draw) -> Lengths:
-    """Lengths of a batch. The answers of a group are not neighbours."""
-    prompts = np.array(draw(st.lists(st.integers(1, 500), min_size=1, max_size=12)))
-    groups = np.array(draw(st.lists(st.integers(0, len(prompts) - 1), max_size=60)), dtype=np.int64)
-    answers = draw(st.lists(st.integers(1, 3000), min_size=len(groups), max_size=len(groups)))
-    return Lengths(prompts[groups], np.array(answers, dtype=np.int64), groups)
+def distinct_tokens(texts) -> int:
+    """Count the distinct beginnings of texts."""
+    nodes: dict[tuple[int, int], int] = {}  # of a trie, by their parent and token
+    for text in texts:
+        node = 0
+        for token in text:
+            node = nodes.setdefault((node, token), len(nodes) + 1)
+    return len(nodes)
 
 
-def tokens(lengths: Lengths, part: np.ndarray) -> int:
-    """Count the tokens of the answers in `part` and of their prompts, each prompt once."""
-    first = np.unique(lengths.groups[part], return_index=True)[1]
-    return lengths.prompt_tokens[part][first].sum() + lengths.answer_tokens[part].sum()
+TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=30), max_size=40)
 
 
-@given(lengths=batches(), ranks=st.integers(1, 8), budget=st.integers(1, 10_000))
-def test_every_answer_is_trained_on_once_and_no_rank_waits_for_another(lengths, ranks, budget):
-    plans = plan_micro_batches(lengths, ranks, budget)
+@given(texts=TEXTS, ranks=st.integers(1, 8), budget=st.integers(1, 200))
+def test_every_text_is_trained_on_once_and_no_rank_waits_for_another(texts, ranks, budget):
+    plans = plan_micro_batches(texts, ranks, budget)
     parts = [part for rank in plans for part in rank]
-    assert sorted(i for part in parts for i in part) == list(range(len(lengths.answer_tokens)))
+    assert sorted(i for part in parts for i in part) == list(range(len(texts)))
     assert {len(rank) for rank in plans} == {max(1, len(plans[0]))}
-    assert all(len(part) <= 1 or tokens(lengths, part) <= budget for part in parts)
+    for part in parts:
+        assert len(part) <= 1 or distinct_tokens([texts[i] for i in part]) <= budget
 
 
-def real_batch(questions: int) -> Lengths:
-    rng = np.random.default_rng(0)
-    prompts = rng.integers(60, 300, questions).repeat(16)
-    answers = rng.lognormal(6, 0.7, questions * 16).clip(100, 3072).astype(int)
-    return Lengths(prompts, answers, np.arange(questions).repeat(16))
+@given(texts=TEXTS)
+def test_a_text_shares_with_its_neighbour_all_that_it_shares_with_any_before(texts):
+    order, shared = sort_texts(texts)
+    assert len(texts) - shared.size == 0 == sum(shared[:1])
+    lengths = np.array([len(texts[i]) for i in order])
+    assert (lengths - shared).sum() == distinct_tokens(texts)
 
 
-@pytest.mark.parametrize(("questions", "ratio"), [(128, 1.03), (32, 1.03), (8, 1.1), (2, 1.1)])
-def test_ranks_get_nearly_the_same_tokens(questions, ratio):
-    lengths = real_batch(questions)
-    plans = plan_micro_batches(lengths, 8, 16384)
-    loads = [sum(tokens(lengths, part) for part in rank if len(part)) for rank in plans]
-    assert max(loads) / np.mean(loads) < ratio
-    # The mean load without shared prompts
-    assert max(loads) < (lengths.prompt_tokens + lengths.answer_tokens).sum() / 8
-    if questions == 128:  # few groups are cut
-        parts = [part for rank in plans for part in rank]
-        assert sum(len(np.unique(lengths.groups[part])) for part in parts) < 128 * 1.1
+def real_texts(questions: int) -> list[list[int]]:
+    """Texts of realistic lengths, 16 with each prompt."""
+    rng, texts = np.random.default_rng(0), []
+    for prompt in rng.integers(60, 300, questions):
+        question = rng.integers(1000, size=prompt).tolist()
+        lengths = rng.lognormal(6, 0.7, 16).clip(100, 3072).astype(int)
+        texts += [question + rng.integers(1000, size=length).tolist() for length in lengths]
+    return texts
 
 
-def test_groups_are_cut_only_where_they_do_not_fit_or_the_ranks_would_wait():
-    small = Lengths(np.full(6, 100), np.full(6, 10), np.zeros(6, dtype=int))
-    for ranks, budget, sizes in ((1, 1000, [[6]]), (2, 1000, [[3], [3]]), (1, 160, [[3, 3]])):
-        plans = plan_micro_batches(small, ranks, budget)
-        assert [[len(part) for part in rank] for rank in plans] == sizes
+@pytest.mark.parametrize(("questions", "ratio"), [(128, 1.03), (32, 1.05), (8, 1.1), (2, 1.25)])
+def test_micro_batches_are_full_and_ranks_do_not_wait(questions, ratio):
+    texts = real_texts(questions)
+    plans = plan_micro_batches(texts, 8, 16384)
+    loads = np.array([[distinct_tokens([texts[i] for i in part]) for part in r] for r in plans])
+    mean = distinct_tokens(texts) / 8  # tokens of a rank
+    # In every micro-batch, the other ranks wait for the one with most tokens
+    assert loads.max(axis=0).sum() < ratio * mean
+    assert loads.shape[1] == np.ceil(1.05 * mean / 16384)
 
 
-def test_answers_follow_the_prompts_that_they_share():
-    prompts, answers = [[1, 2], [3], [1, 2], [9]], [[4], [5, 6, 7], [8, 10], [11]]
-    micro = collate(prompts, answers, [7, 8, 7, 9], np.array([2, 1, 0]), "cpu")
-    # Answer 0 has one token, and predicts nothing with it
-    assert micro.input_ids.tolist() == [1, 2, 8, 3, 5, 6]
-    assert micro.position_ids.tolist() == [0, 1, 2, 0, 1, 2]
-    assert micro.sequences.starts.tolist() == [0, 2, 3, 6]
-    assert micro.sequences.keys.tolist() == [0, 1, 0, 1, 2, 3, 4, 5]
-    assert micro.sequences.key_starts.tolist() == [0, 2, 5, 8]
-    assert (micro.sequences.longest, micro.sequences.longest_keys) == (3, 3)
-    assert micro.targets.tolist() == [8, 10, 5, 6, 7, 4]
-    assert micro.predicting.tolist() == [1, 2, 3, 4, 5, 1]
-    assert micro.per_token(np.array([10.0, 20, 30, 40])).tolist() == [30, 30, 20, 20, 20, 10]
-    of_tokens = [np.array([1.0]), np.array([2.0, 3, 4]), np.array([5.0, 6]), None]
-    assert micro.per_token(of_tokens).tolist() == [5, 6, 2, 3, 4, 1]
-    filler = collate(prompts, answers, [7, 8, 7, 9], np.array([], dtype=int), "cpu")
-    assert len(filler.targets) == len(filler.predicting) == 1
+def test_each_distinct_beginning_passes_once_and_each_prediction_is_made_once():
+    prompts = [[1, 2], [3], [1, 2], [1, 2], [1, 2]]
+    answers = [[4, 4], [5, 6, 7], [8, 10], [8, 9, 11], [8, 10]]
+    micro = collate(prompts, answers, np.array([3, 2, 1, 0, 4]), "cpu")
+    # Answers 0, 1 and 3; the text of 2 and 4 is a beginning of that of 3. Last tokens do not pass.
+    assert micro.input_ids.tolist() == [4, 3, 5, 6, 1, 2, 8, 9]
+    assert micro.position_ids.tolist() == [2, 0, 1, 2, 0, 1, 2, 3]
+    assert micro.sequences.starts.tolist() == [0, 1, 4, 8]
+    assert micro.sequences.keys.tolist() == [4, 5, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert micro.sequences.key_starts.tolist() == [0, 3, 6, 10]
+    assert (micro.sequences.longest, micro.sequences.longest_keys) == (4, 4)
+    assert micro.predicting.tolist() == [0, 1, 2, 3, 5, 5, 6, 6, 7]
+    assert micro.targets.tolist() == [4, 5, 6, 7, 4, 8, 9, 10, 11]
+    assert micro.predictions.tolist() == [5, 6, 8, 5, 7, 1, 2, 3, 4, 0, 5, 7]
+    values = micro.per_token(np.arange(5))  # each answer has its own
+    assert values.tolist() == [3, 3, 3, 2, 2, 1, 1, 1, 0, 0, 4, 4]
+    of_tokens = np.split(np.arange(12), [2, 5, 7, 10])
+    assert micro.per_token(of_tokens).tolist() == [7, 8, 9, 5, 6, 2, 3, 4, 0, 1, 10, 11]
+    filler = collate(prompts, answers, np.array([], dtype=int), "cpu")
+    assert len(filler.targets) == len(filler.predicting) == len(filler.predictions) == 1
     assert filler.per_token([]).tolist() == [0]  # its only token has no weight
     assert filler.input_ids.dtype == torch.int64
 
@@ -227,6 +235,9 @@ OWNERS = [0, 0, 1, 2, 0, 3, 2, 3, 1, 0]
 """The prompt of each answer."""
 LENGTHS = (40, 22, 22, 22, 7, 1, 1, 600, 22, 22)
 ANSWERS = [RNG.integers(20, 110, length).tolist() for length in LENGTHS]
+# Beginnings that answers to one prompt share: of one that goes on, to the end, twice, and in turn
+for answer, beginning, common in ((1, 0, 22), (4, 0, 7), (9, 4, 7), (3, 6, 1), (8, 2, 21)):
+    ANSWERS[answer][:common] = ANSWERS[beginning][:common]
 PARTS = {
     "whole": [list(range(10))],
     "cut": [[9, 1, 5, 2], [4, 0, 8], [7], [6, 3]],
@@ -258,7 +269,7 @@ def logprobs_and_gradients(model, logprobs_of, parts) -> tuple[torch.Tensor, tor
 
 def of_the_policy(model, part):
     prompts = [PROMPTS[owner] for owner in OWNERS]
-    micro = collate(prompts, ANSWERS, OWNERS, np.array(part), "cpu")
+    micro = collate(prompts, ANSWERS, np.array(part), "cpu")
     logprobs = Policy(model, vocab_size=110)(micro, temperature=0.7)
     return dict(zip(part, logprobs.split(micro.lengths.tolist()), strict=True))
 

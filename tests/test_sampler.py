@@ -6,6 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chi2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.batch import sampling_seeds
@@ -77,6 +78,25 @@ def test_top_k_draws_from_the_most_likely_tokens_with_their_renormalized_probabi
         drawn = tokens == torch.tensor(answer.token_ids)[:, None]
         assert drawn.any(dim=1).all()
         np.testing.assert_allclose(answer.logprobs, best.log_softmax(dim=1)[drawn], atol=1e-4)
+
+
+def test_draws_have_the_probabilities_of_the_model_within_top_p(sampler):
+    prompt = [10, 11, 10]  # after which many tokens are likely
+    model = AutoModelForCausalLM.from_pretrained(TINY_MODEL)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits[0, -1, : len(TOKENIZER)]
+    likeliest = (logits / 2).softmax(0).sort(descending=True)
+    for top_p in (1.0, 0.8):
+        before = likeliest.values.cumsum(0) - likeliest.values  # probability of likelier tokens
+        kept = likeliest.indices[before < top_p]
+        expected = 2000 * (logits / 2)[kept].softmax(0).double().numpy()
+        settings = {"temperature": 2.0, "top_p": top_p, "max_tokens": 1}
+        [group] = sample(sampler, [prompt], [0], n=2000, **settings)
+        counts = np.bincount([answer.token_ids[0] for answer in group], minlength=len(logits))
+        assert counts[kept].sum() == 2000
+        statistic, common = (counts[kept] - expected) ** 2 / expected, expected > 5
+        assert common.sum() > 5
+        assert chi2.sf(statistic[common].sum(), common.sum()) > 0.01
 
 
 def test_greedy_answers_come_beside_the_samples(sampler):

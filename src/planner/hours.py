@@ -75,8 +75,8 @@ def step_seconds(
     answers = batch.questions_per_step * batch.samples_per_question
     sharing = config.hardware.sampler_ranks
     sampling = sampling_seconds(inputs, planning, answers, sharing, plan.sequences)
-    # The answers to a question share its prompt. With LoRA, the model has no gradients of its own
-    # weights.
+    # The answers to a question share its prompt. How many of their own tokens they share is not
+    # known: few, if answers are long. With LoRA, the model has no gradients of its own weights.
     answer_tokens = batch.samples_per_question * min(planning.answer_tokens, inputs.longest_answer)
     tokens = batch.questions_per_step * (inputs.prompt + answer_tokens)
     of_token = (4 if config.update.lora_rank else 6) * shape.parameters  # operations

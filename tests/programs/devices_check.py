@@ -27,12 +27,12 @@ from bnpo.policy import model as policy_model
 from bnpo.policy.model import ATTENTION, Policy
 
 GPU = "cuda:0"
-PROMPTS, GROUPS = [[1, 2, 3]] * 4 + [[4]], [0, 0, 0, 0, 1]
+PROMPTS = [[1, 2, 3]] * 4 + [[4]]
 ANSWERS = [[5] * length for length in (1, 9, 9, 40, 7)]
 
 
 def device_of_loss(policy: Policy, indices: list[int], prompts_on: str = GPU) -> str:
-    batch = collate(PROMPTS, ANSWERS, GROUPS, np.array(indices, dtype=np.int64), GPU)
+    batch = collate(PROMPTS, ANSWERS, np.array(indices, dtype=np.int64), GPU)
     batch = replace(batch, input_ids=batch.input_ids.to(prompts_on))
     for top_k in (None, 50):
         logprobs = policy(batch, temperature=0.7, top_k=top_k)  # [answer tokens]
@@ -50,7 +50,7 @@ def main() -> None:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, **settings)
     with FakeTensorMode(allow_non_fake_inputs=True):
         policy = Policy(model.to_empty(device=GPU), config.vocab_size - 2)
-        cases = {"prompts shared": [0, 1, 2, 3], "prompts not shared": [3, 4], "no answers": []}
+        cases = {"beginnings shared": [0, 1, 2, 3], "nothing shared": [3, 4], "no answers": []}
         report = {name: device_of_loss(policy, indices) for name, indices in cases.items()}
         try:
             device_of_loss(policy, [3, 4], prompts_on="cpu")

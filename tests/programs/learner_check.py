@@ -52,11 +52,14 @@ def learner_config(setting: str, wide: str, layers: str, *flags: str):
 
 def fixed_batch(setting: str = "one update") -> tuple[Batch, np.ndarray]:
     """Return three answers of uneven length to each of four questions, and advantages [4, 3], which
-    are 0 for the last question.
+    are 0 for the last question. Two answers to each question begin alike.
     """
     rng = np.random.default_rng(0)
     longest = 150 if setting == "wide head" else 20
     ids = [rng.integers(20, 110, rng.integers(1, longest)).tolist() for _ in range(12)]
+    for i in range(0, 12, 3):
+        common = min(len(ids[i]), len(ids[i + 1])) // 2 + 1
+        ids[i + 1][:common] = ids[i][:common]
     batch = batch_of(ids, [rng.normal(-4, 1, len(tokens)) for tokens in ids], questions=4)
     advantages = np.concatenate([rng.normal(size=9), np.zeros(3)])
     if setting.startswith("infinite gradient"):

@@ -1,129 +1,100 @@
-"""Micro-batches: which rank trains on which answers, how many at a time, and their tensors.
+"""Micro-batches: which rank trains on which texts, how many at a time, and their tensors.
 
-The answers to one prompt share it: the tokens of a prompt pass through the model once per
-micro-batch. Only attention copies their keys and values for each answer (bnpo.policy.model).
+A text is a prompt with an answer without its last token, which predicts nothing. The texts of a
+micro-batch are a trie: tokens with which several texts begin pass through the model once. Only
+attention copies their keys and values for each text (bnpo.policy.model).
 """
 
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from math import ceil
 
 import numpy as np
 import torch
 
 REPEATED_KEY = 1 / 8
-"""Cost of a prompt token for each answer after the first, if 1 is that of passing it through the
+"""Cost of a token that a text shares with the one before it, if 1 is that of passing it through the
 model: key and value, about an eighth of a layer's memory in models with as many key heads as
 query heads, are stored again."""
 
 
-def share_out(sizes: np.ndarray, ranks: int) -> list[np.ndarray]:
-    """Return the indices of each rank's items: from the largest on, each goes to the rank with the
-    lowest load.
+def sort_texts(texts: Sequence[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the order [texts] in which texts that begin alike are neighbours, and the number of
+    first tokens that each shares with the text before it, [texts] in this order.
 
-    >>> [items.tolist() for items in share_out(np.array([5, 1, 4, 2]), 2)]
-    [[0, 1], [2, 3]]
+    >>> sort_texts([[1, 2], [4], [1, 2, 3]])
+    (array([1, 2, 0]), array([0, 0, 2]))
     """
-    loads = [0.0] * ranks
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    for index in np.argsort(-sizes, kind="stable"):
-        # Every rank runs this and must find the same shares, so ties are broken by item count, then
-        # by rank.
-        _, _, rank = min(zip(loads, map(len, shares), range(ranks), strict=True))
-        loads[rank] += float(sizes[index])
-        shares[rank].append(index)
-    return [np.array(share, dtype=np.int64) for share in shares]
+    # In the order of a dictionary, no earlier text shares more than the one before. Backwards, so
+    # that the beginning of another text comes after it, and has no tokens of its own.
+    order = sorted(range(len(texts)), key=lambda i: texts[i], reverse=True)
+    shared = []
+    for before, text in pairwise([[], *(texts[i] for i in order)]):
+        pairs = enumerate(zip(before, text, strict=False))
+        differing = (place for place, (a, b) in pairs if a != b)
+        shared.append(next(differing, min(len(before), len(text))))
+    return np.array(order, dtype=np.int64), np.array(shared, dtype=np.int64)
 
 
-def pack(sizes: np.ndarray, capacity: float) -> list[np.ndarray]:
-    """Return the items of each bin: from the largest on, each goes to the first bin where it fits,
-    or to its own.
+def cut(lengths: np.ndarray, shared: np.ndarray, limit: float) -> tuple[list[int], list[float]]:
+    """Return the first text and the cost of each run, if sorted texts are cut into as few runs as
+    possible that cost at most `limit` tokens or have one text.
 
-    >>> [items.tolist() for items in pack(np.array([9, 4, 2, 5, 2]), 8)]
-    [[0], [3, 2], [1, 4]]
+    >>> cut(np.array([9, 6, 5, 4, 5]), np.array([0, 0, 4, 4, 0]), 8)
+    ([0, 1, 4], [9.0, 7.5, 5.0])
     """
-    bins: list[list[int]] = []
-    free: list[float] = []  # space left in each bin
-    for index in np.argsort(-sizes, kind="stable"):
-        size = float(sizes[index])
-        target = next((i for i, space in enumerate(free) if size <= space), len(bins))
-        if target == len(bins):
-            bins.append([])
-            free.append(capacity)
-        bins[target].append(index)
-        free[target] -= size
-    return [np.array(items, dtype=np.int64) for items in bins]
+    firsts: list[int] = []
+    costs: list[float] = []
+    own = lengths - shared
+    # Cost of each text after the one before. One that is the beginning of that one has no keys.
+    of_next = own + REPEATED_KEY * np.where(own > 0, shared, 0)  # [texts]
+    for i, cost in enumerate(of_next.tolist()):
+        if costs and costs[-1] + cost <= limit:
+            costs[-1] += cost
+        else:
+            firsts.append(i)
+            costs.append(float(lengths[i]))
+    return firsts, costs
 
 
-@dataclass(frozen=True)
-class Lengths:
-    """Token counts of answers and of their prompts, one entry per answer."""
+def plan_micro_batches(
+    texts: Sequence[list[int]], ranks: int, budget: int
+) -> list[list[np.ndarray]]:
+    """Return the micro-batches of every rank, each as an array of text indices.
 
-    prompt_tokens: np.ndarray  # [answers]
-    answer_tokens: np.ndarray  # [answers]
-    groups: np.ndarray  # [answers], numbers: the answers of a group have one prompt
-
-    def pieces(self, limit: float) -> list[tuple[np.ndarray, float]]:
-        """Return the answer indices of each group, cut into pieces that cost at most `limit` or
-        have one answer, and the cost of each piece in tokens.
-        """
-        pieces = []
-        for number in np.unique(self.groups):
-            group = np.flatnonzero(self.groups == number)  # answer indices
-            prompt = self.prompt_tokens[group[0]]
-            costs = self.answer_tokens[group] + REPEATED_KEY * prompt  # [answers of the group]
-            # The first answer of a piece has the whole prompt instead of a repeated one
-            first = (1 - REPEATED_KEY) * prompt
-            for items in pack(costs, limit - first):
-                pieces.append((group[items], float(first + costs[items].sum())))
-        return pieces
-
-
-def plan_micro_batches(lengths: Lengths, ranks: int, budget: int) -> list[list[np.ndarray]]:
-    """Return the micro-batches of every rank, each as an array of answer indices.
-
-    A micro-batch costs at most `budget` tokens or has one answer. A group is cut only if it costs
-    more than the budget or if a cut lowers the highest load of a rank. All ranks have equally many,
-    at least one; some may be empty.
+    A micro-batch costs at most `budget` tokens or has one text. Its texts are neighbours in the
+    order of `sort_texts`. All ranks have equally many, as few as possible but at least one. They
+    cost about the same; some may be empty.
     """
-    # Try smaller and smaller pieces, from a rank's share of the batch to a 16th of it. Small pieces
-    # are easier to balance, but repeat more prompts. Of equally good divisions the first is taken,
-    # with the largest pieces.
-    rank_share = sum(cost for _, cost in lengths.pieces(np.inf)) / ranks
-    divisions = []
-    for parts in (1, 2, 4, 8, 16):
-        pieces = lengths.pieces(min(budget, rank_share / parts))
-        shares = share_out(np.array([cost for _, cost in pieces]), ranks)  # [ranks][pieces]
-        highest = max(sum(pieces[i][1] for i in share) for share in shares)
-        divisions.append((highest, [[pieces[i] for i in share] for share in shares]))
-    _, pieces_of_ranks = min(divisions, key=lambda division: division[0])
-    plans = []
-    for pieces in pieces_of_ranks:
-        micro_batches = []
-        for items in pack(np.array([cost for _, cost in pieces]), budget):
-            part = np.concatenate([pieces[i][0] for i in items])  # [answers of the micro-batch]
-            # Answers of equal shape become neighbours, because attention computes such neighbours
-            # in one call.
-            order = np.lexsort((lengths.prompt_tokens[part], lengths.answer_tokens[part]))
-            micro_batches.append(part[order])
-        plans.append(micro_batches)
+    order, shared = sort_texts(texts)
+    lengths = np.array([len(texts[i]) for i in order], dtype=np.int64)
+    of_rank = max(1, ceil(len(cut(lengths, shared, budget)[0]) / ranks))  # micro-batches
+    count = of_rank * ranks
+    # The lowest limit with which as many suffice makes them equal
+    limit = bisect_left(
+        range(budget), -count, key=lambda limit: -len(cut(lengths, shared, limit)[0])
+    )
+    firsts, costs = cut(lengths, shared, limit)
+    runs = np.split(order, firsts[1:])
     # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make
     # the others hang. It gets empty ones, which `collate` fills with one token of zero weight.
-    count = max(1, *map(len, plans))
-    for micro_batches in plans:
-        micro_batches += [np.empty(0, dtype=np.int64)] * (count - len(micro_batches))
-    return plans
+    runs += [np.empty(0, dtype=np.int64)] * (count - len(runs))
+    costs += [0.0] * (count - len(costs))
+    # All ranks compute micro-batches of similar cost at the same time, and take turns with the
+    # more costly ones.
+    rounds = np.argsort(np.negative(costs), kind="stable").reshape(of_rank, ranks)
+    rounds[1::2] = rounds[1::2, ::-1].copy()
+    return [[runs[i] for i in of_one_rank] for of_one_rank in rounds.T]
 
 
 @dataclass(frozen=True)
 class Sequences:
     """Which tokens of a packed row attend to which tokens.
 
-    First comes one sequence per shared prompt, then one per answer: the answer without its last
-    token, after its prompt if no other answer shares that. The keys of a sequence are the tokens of
-    its shared prompt, if any, then its own. Its last token attends to all keys, the token before to
-    one less, and so on.
+    A sequence has the tokens of a text that no text before it has. Its keys are all tokens of the
+    text. Its last token attends to all keys, the token before to one less, and so on.
     """
 
     # [sequences + 1] int32, places in the row where the sequences begin, and the row's length
@@ -149,16 +120,18 @@ class Sequences:
 
 @dataclass
 class MicroBatch:
-    """Answers, without their last tokens, and their prompts in one row without padding: a shared
-    prompt once.
+    """Texts in one row without padding, where each distinct beginning stands once, and their
+    predictions. A prediction is a place in the row with the token that follows there.
     """
 
     input_ids: torch.Tensor  # [tokens]
     position_ids: torch.Tensor  # [tokens]
     sequences: Sequences
-    targets: torch.Tensor  # [answer tokens], answer after answer
-    # [answer tokens], place in the row of the token that predicts each target
-    predicting: torch.Tensor
+    targets: torch.Tensor  # [predictions], the tokens that follow
+    predicting: torch.Tensor  # [predictions], the places
+    # [answer tokens], the prediction of each, answer after answer. Answers that begin alike share
+    # predictions, but not what follows.
+    predictions: torch.Tensor
     lengths: np.ndarray  # [answers], tokens per answer
     # [answers], places of the answers in the batch; empty in a filler of zero weight
     indices: np.ndarray
@@ -183,53 +156,46 @@ class MicroBatch:
 def collate(
     prompts: Sequence[list[int]],  # token ids, one prompt per answer
     answers: Sequence[list[int]],  # token ids
-    groups: Sequence[int] | np.ndarray,  # [answers]
     indices: np.ndarray,
     device: torch.device | str,
 ) -> MicroBatch:
     """Return the tensors of the answers at `indices` of the batch, or of a filler if there are
-    none. The answers of a group share their prompt.
+    none.
     """
     if not len(indices):  # one prompt token and one answer token
-        micro_batch = collate([[0]], [[0]], [0], np.zeros(1, dtype=np.int64), device)
+        micro_batch = collate([[0]], [[0]], np.zeros(1, dtype=np.int64), device)
         return replace(micro_batch, indices=indices)
-    row: list[int] = []  # token ids [tokens]
-    positions: list[np.ndarray] = []  # per sequence: [tokens]
-    keys: list[np.ndarray] = []  # per sequence: [keys], places in the row
-    predicting: list[np.ndarray] = []  # per answer: [answer tokens], places in the row
+    texts = [[*prompts[i], *answers[i][:-1]] for i in indices]
+    order, shared = sort_texts(texts)
+    lengths = np.array([len(texts[i]) for i in order])
+    own = lengths - shared  # tokens of each sequence
+    # Sequences of equal shape become neighbours, because attention computes such neighbours in one
+    # call. A text with which the one before begins has none.
+    by_shape = [k for k in np.lexsort((lengths, own)) if own[k]]
+    starts = np.zeros_like(own)  # places in the row
+    starts[by_shape] = own[by_shape].cumsum() - own[by_shape]
+    places: dict[int, np.ndarray] = {}  # of each text's tokens in the row
+    path = np.empty(0, dtype=np.int64)  # the places of the text before, then of this one
+    for k, text in enumerate(order):
+        path = np.concatenate([path[: shared[k]], starts[k] + np.arange(own[k])])
+        places[text] = path
+    row = np.concatenate([texts[order[k]][shared[k] :] for k in by_shape])  # token ids [tokens]
+    positions = [np.arange(shared[k], lengths[k]) for k in by_shape]
+    # The last token of a prompt predicts the first of the answer
+    predicting = [places[k][len(prompts[i]) - 1 :] for k, i in enumerate(indices)]
+    pairs = np.stack([np.concatenate(predicting), np.concatenate([answers[i] for i in indices])])
+    distinct, predictions = np.unique(pairs, axis=1, return_inverse=True)
 
-    # The places of each shared prompt in the row, [prompt tokens]
-    shared_places: dict[int, np.ndarray] = {}
-    prompt_of = {groups[i]: prompts[i] for i in indices}
-    counts = Counter(groups[i] for i in indices)
-    shared = [group for group, count in counts.items() if count > 1]
-    # Sorted, so that prompts of equal length become neighbours, which attention computes in one
-    # call.
-    for group in sorted(shared, key=lambda group: len(prompt_of[group])):
-        places = len(row) + np.arange(len(prompt_of[group]))
-        shared_places[group] = places
-        positions.append(np.arange(len(places)))
-        keys.append(places)
-        row += prompt_of[group]
-    for i in indices:
-        before = shared_places.get(groups[i], np.empty(0, dtype=np.int64))
-        own = [*prompts[i], *answers[i][:-1]][len(before) :]
-        places = np.concatenate([before, len(row) + np.arange(len(own))])
-        # An answer of one token to a shared prompt has no tokens of its own: the prompt's last
-        # token predicts it.
-        if own:
-            positions.append(np.arange(len(before), len(places)))
-            keys.append(places)
-        row += own
-        # The prompt's last token predicts the answer's first
-        predicting.append(places[len(prompts[i]) - 1 :])
+    def tensor(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(device)
 
     return MicroBatch(
-        input_ids=torch.tensor(row, device=device),
-        position_ids=torch.from_numpy(np.concatenate(positions)).to(device),
-        sequences=Sequences.of(positions, keys, device),
-        targets=torch.tensor([token for i in indices for token in answers[i]], device=device),
-        predicting=torch.from_numpy(np.concatenate(predicting)).to(device),
+        input_ids=tensor(row),
+        position_ids=tensor(np.concatenate(positions)),
+        sequences=Sequences.of(positions, [places[order[k]] for k in by_shape], device),
+        targets=tensor(distinct[1]),
+        predicting=tensor(distinct[0]),
+        predictions=tensor(predictions.ravel()),
         lengths=np.array([len(answers[i]) for i in indices]),
         indices=indices,
     )

@@ -177,7 +177,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         on_cpu = torch.backends.mkldnn.matmul
         before = on_cpu.fp32_precision
         if x.dtype == torch.bfloat16:
-            # The units for bf16, which are faster, take such numbers; sums stay in fp32
+            # The faster units of processors with AMX take such numbers, and sum up in fp32. Other
+            # processors compute the same as without it.
             on_cpu.fp32_precision = "bf16"
         try:
             output = x.float() @ weight.t().float()

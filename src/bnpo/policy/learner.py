@@ -17,7 +17,7 @@ from deepspeed.utils import set_z3_leaf_module
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
-from bnpo.algorithm.batching import Lengths, MicroBatch, collate, plan_micro_batches
+from bnpo.algorithm.batching import MicroBatch, collate, plan_micro_batches
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_weights
 from bnpo.batch import Batch
 from bnpo.config import TrainConfig
@@ -156,9 +156,8 @@ class Learner:
         """Return log-probabilities [tokens of the answers] of this rank's `answers` after
         `prompt` at temperature 1.
         """
-        count = len(answers)
-        # One group, since the prompt is the same
-        batch = collate([prompt] * count, answers, [0] * count, np.arange(count), self.device)
+        indices = np.arange(len(answers))
+        batch = collate([prompt] * len(answers), answers, indices, self.device)
         with self.forward_only():
             logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
@@ -211,15 +210,13 @@ class Learner:
         """Return this rank's micro-batches of each mini-batch, equally many on every rank: all
         answers that have a gradient, with the values that the loss needs.
         """
-        config, (_, m) = self._config, advantages.shape
+        config = self._config
         groups = [batch.groups[i] for i in batch.trained]
         of_answers = advantages[batch.trained].ravel()  # [N], like all that follows
         answers = [answer for group in groups for answer in group.answers]
         prompts = [group.prompt for group in groups for _ in group.answers]
         token_ids = [answer.token_ids for answer in answers]
         sampler_logprobs = [answer.logprobs for answer in answers]
-        group_numbers = np.arange(len(groups)).repeat(m)
-        prompt_tokens = np.array([len(prompt) for prompt in prompts])
         answer_tokens = batch.lengths[batch.trained].ravel()
         mini_batches = []
         for indices in np.split(np.arange(len(answers)), config.batch.mini_batches):
@@ -230,14 +227,12 @@ class Learner:
                 config.sampling.max_answer_tokens,
             )
             trained = indices[of_answers[indices] != 0]  # those that have a gradient
-            lengths = Lengths(
-                prompt_tokens[trained], answer_tokens[trained], group_numbers[trained]
-            )
+            texts = [prompts[i] + token_ids[i][:-1] for i in trained]
             plan = plan_micro_batches(
-                lengths, dist.get_world_size(), config.hardware.micro_batch_tokens
+                texts, dist.get_world_size(), config.hardware.micro_batch_tokens
             )
             micro_batches = [
-                collate(prompts, token_ids, group_numbers, trained[part], self.device)
+                collate(prompts, token_ids, trained[part], self.device)
                 for part in plan[dist.get_rank()]
             ]
             for micro_batch in micro_batches:

@@ -39,9 +39,10 @@ class Policy(torch.nn.Module):
             use_cache=False,
             sequences=batch.sequences,
         ).last_hidden_state[0]  # [tokens, hidden size]
-        # [answer tokens, hidden size]
+        # [predictions, hidden size]
         hidden_before_targets = F.embedding(batch.predicting, hidden)
-        return self.head(hidden_before_targets, batch.targets, temperature, top_k)
+        logprobs = self.head(hidden_before_targets, batch.targets, temperature, top_k)
+        return F.embedding(batch.predictions, logprobs[:, None]).squeeze(1)
 
 
 def elements(module: torch.nn.Module) -> int:

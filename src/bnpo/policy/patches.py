@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from bnpo.algorithm.loss import linear
 
@@ -129,6 +130,47 @@ def rank_no_tokens() -> None:
     sampler.batched_count_greater_than = lambda logprobs, _: torch.zeros(
         len(logprobs), dtype=torch.int64
     )
+
+
+def draw_with_one_number() -> None:
+    """Let vLLM draw each token on CPUs with one random number of its request, instead of a Gumbel
+    number for every entry of the vocabulary.
+
+    Samples are others, of the same distribution. This saves 2 % of sampling with SmolLM2-135M in
+    fp32 with AVX2, and more with faster products. Remove it when vLLM draws so.
+    """
+    from vllm.v1.sample.ops import topk_topp_sampler
+
+    def forward(_module, logits, generators, k, p):
+        logits = topk_topp_sampler.apply_top_k_top_p(logits, k, p)  # [tokens, vocabulary]
+        logprobs = logits.log_softmax(dim=1, dtype=torch.float32)
+        numbers = torch.rand(len(logits), 1, dtype=torch.float64)
+        for row, generator in generators.items():
+            numbers[row] = torch.rand(1, dtype=torch.float64, generator=generator)
+        return invert_distribution(logprobs, 1 - numbers), logprobs
+
+    topk_topp_sampler.TopKTopPSampler.forward_cpu = forward
+
+
+def invert_distribution(logprobs: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Return the first token [rows] of each row of `logprobs` [rows, vocabulary] in fp32 up to
+    which the probabilities sum up to its share of their sum. `shares` [rows, 1] lie in (0, 1].
+
+    First comes its block of 256 tokens, then the token in it: sums over the whole vocabulary would
+    be slow in fp64, and not exact in fp32.
+    """
+    padding = -logprobs.shape[1] % 256
+    probabilities = F.pad(logprobs, (0, padding), value=-torch.inf).exp_()
+    blocks = probabilities.unflatten(1, (-1, 256))  # [rows, blocks, 256]
+    sums = blocks.sum(dim=2).double().cumsum(dim=1)  # [rows, blocks]
+    wanted = shares * sums[:, -1:]
+    # Sums that are no numbers are found nowhere; some token is drawn then, and the sync check fails
+    block = torch.searchsorted(sums, wanted).clamp_(max=blocks.shape[1] - 1)  # [rows, 1]
+    before = F.pad(sums, (1, 0)).gather(1, block)
+    share = (wanted - before) / (sums.gather(1, block) - before)  # of the block's sum
+    sums = blocks[torch.arange(len(blocks)), block[:, 0]].double().cumsum(dim=1)  # [rows, 256]
+    tokens = 256 * block + torch.searchsorted(sums, share * sums[:, -1:])
+    return tokens.squeeze(1).clamp_(max=logprobs.shape[1] - 1)
 
 
 def prepare_reloads(model: torch.nn.Module) -> list[Callable[[], object]]:

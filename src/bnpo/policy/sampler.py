@@ -15,6 +15,7 @@ from bnpo.batch import Answer, SampledGroup
 from bnpo.files import RunError
 from bnpo.policy.folder import refused_by
 from bnpo.policy.patches import (
+    draw_with_one_number,
     exchange_without_files,
     hold_wide_head,
     prepare_reloads,
@@ -52,6 +53,7 @@ class Sampler:
         launched = "RANK" in os.environ
         if launched and settings.tensor_parallel > 1:
             exchange_without_files()
+        draw_with_one_number()
         with refused_by("vLLM", model):
             self._llm = LLM(
                 model,

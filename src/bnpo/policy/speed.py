@@ -5,6 +5,7 @@ import re
 import numpy as np
 import torch
 
+from bnpo.algorithm.batching import sort_texts
 from bnpo.batch import Batch
 
 # GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second
@@ -38,19 +39,20 @@ def training_operations(model: torch.nn.Module, batch: Batch, advantages: np.nda
     whose `advantages` [q, m] are not 0 (Chowdhery et al. 2022, appendix B).
 
     A parameter takes 6 per token, 2 less if it is frozen. A pair of tokens takes 12 per layer and
-    hidden unit. Every prompt counts once per group of answers. Work that is repeated in gradient
-    checkpointing, or for a group that is split over micro-batches, does not count.
+    hidden unit. Every distinct beginning of the answers with their prompts counts once. Work that
+    is repeated in gradient checkpointing, or in several micro-batches, does not count.
     """
-    tokens = double_pairs = 0.0
-    for i in batch.trained:
-        lengths = batch.lengths[i][advantages[i] != 0]  # [answers with a gradient]
-        if not len(lengths):
-            continue
-        prompt = len(batch.groups[i].prompt)
-        tokens += prompt + lengths.sum()
-        # Pairs of a token and an earlier one: about P^2 / 2 in a prompt of P tokens, A^2 / 2 + A P
-        # with one in the answer
-        double_pairs += prompt**2 + (lengths * (lengths + 2 * prompt)).sum()
+    texts = [
+        batch.groups[i].prompt + answer.token_ids
+        for i in batch.trained
+        for answer, advantage in zip(batch.groups[i].answers, advantages[i], strict=True)
+        if advantage != 0
+    ]
+    order, shared = sort_texts(texts)
+    lengths = np.array([len(texts[i]) for i in order])
+    tokens = (lengths - shared).sum()
+    # Pairs of a token and an earlier one: about L^2 / 2 in a text of L tokens
+    double_pairs = (lengths**2 - shared**2).sum()
     # An embedding that is not tied to the head is only a look-up table.
     table = None if model.config.tie_word_embeddings else model.get_input_embeddings().weight
     multiplied = [parameter for parameter in model.parameters() if parameter is not table]
