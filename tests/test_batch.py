@@ -14,9 +14,12 @@ from bnpo.batch import Answer, SampledGroup, Task, all_wrong_energy, has_signal,
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
 from bnpo.data import Problem
 from bnpo.grading.grader import Grader
+from bnpo.loop import one_step
 from bnpo.policy.learner import Update
+from bnpo.runs.checkpoint import Progress
 from bnpo.runs.metrics import Step
 from bnpo_estimators import Method, compute_advantages
+from conftest import refused
 
 TOKENIZER = AutoTokenizer.from_pretrained(TINY_MODEL)
 REWARDS = """
@@ -219,3 +222,27 @@ def test_metrics_are_those_of_what_is_trained(tmp_path):
     operations += 12 * shape.num_hidden_layers * shape.hidden_size * pairs
     expected["update/tflop"] = operations / 1e12
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+
+
+LATE = """import numpy as np
+from bnpo_estimators import RewardBatch, estimator
+
+
+@estimator()
+def late(batch: RewardBatch) -> np.ndarray:
+    if len(batch.rewards) == 2:  # not so when it is tried
+        raise RuntimeError("two\\nquestions")
+    return batch.rewards
+"""
+
+
+def test_an_estimator_of_ones_own_that_fails_in_training_is_named_in_one_line(tmp_path):
+    (tmp_path / "late.py").write_text(LATE)
+    settings = {"algo": f"{tmp_path}/late.py:late", "rewards": ("last_number",)}
+    settings |= {"questions_per_step": 2, "samples_per_question": 2}
+    config = with_settings(PRESETS["tiny"], **settings)
+    problems = [Problem(str(i), "1+1=?", "2") for i in range(2)]
+    with closing(Grader(config.data.rewards, workers=1)) as grader:
+        task = Task(problems, [[0], [1]], TOKENIZER, grader, answer_tags=False)
+        with refused("late.py:late: line 8: RuntimeError: two questions$"):
+            one_step(Progress(), task, None, Sampler([[MIXED, MIXED]], []), None, config)
