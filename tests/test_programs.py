@@ -169,7 +169,7 @@ MINE = """
 import sys
 def short(text, reference):
     assert 'torch' not in sys.modules  # the worker has imported train.py
-    if len(text) > 40:
+    if len(text) > 30:
         raise ValueError('too long for me')
     return len(text) < 12
 """
@@ -188,7 +188,7 @@ def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path
     texts = [row["answer"].removesuffix("<|im_end|>") for row in rows]
     assert [row["rewards"]["short"] for row in rows] == [float(len(text) < 12) for text in texts]
     failed = np.array([row.get("failed", False) for row in rows])  # [n * m]
-    assert failed.tolist() == [len(text) > 40 for text in texts]
+    assert failed.tolist() == [len(text) > 30 for text in texts]
     assert line["reward/errors"] == line["reward/errors/ValueError"] == failed.sum() > 0
     assert line["answers/left_out"] == failed.mean()
     assert line["reward/timeouts"] == 0

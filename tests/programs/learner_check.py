@@ -60,7 +60,7 @@ def fixed_batch(setting: str = "one update") -> tuple[Batch, np.ndarray]:
     for i in range(0, 12, 3):
         common = min(len(ids[i]), len(ids[i + 1])) // 2 + 1
         ids[i + 1][:common] = ids[i][:common]
-    batch = batch_of(ids, [rng.normal(-4, 1, len(tokens)) for tokens in ids], questions=4)
+    batch = batch_of(ids, [rng.normal(-4.8, 0.3, len(tokens)) for tokens in ids], questions=4)
     advantages = np.concatenate([rng.normal(size=9), np.zeros(3)])
     if setting.startswith("infinite gradient"):
         advantages[5] = np.inf

@@ -55,7 +55,7 @@ def check() -> dict:
         [tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts],
         [samples[i * m : (i + 1) * m] for i in range(QUESTIONS)],
     )
-    config = config_of("--samples-per-question", m, "--micro-batch-tokens 500")
+    config = config_of("--samples-per-question", m, "--micro-batch-tokens 150")
     learner = Learner(str(TINY_MODEL), len(tokenizer), config)
     [micro_batches] = learner._mini_batches(batch, values)
     statistics = torch.stack(learner._accumulate_gradient(micro_batches))
