@@ -1,6 +1,7 @@
 """The paper's tables: their cells and notes, and scripts/reproduce.py, which runs their rows."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
 from bnpo.evaluation.suites import load_suite
-from bnpo.files import InputError
+from bnpo.files import ROOT, InputError
 from conftest import refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import leader, make_tables, to_markdown
@@ -363,6 +364,18 @@ def test_the_rows_of_a_small_model_have_the_methods_of_the_table(preset):
             if row.train and preset == "smollm2":
                 assert suite.template.endswith(row.train.data.template)
                 assert row.train.sampling.max_answer_tokens == suite.max_answer_tokens
+
+
+def test_rows_that_are_not_made_here_are_those_of_the_repository(tmp_path, capsys):
+    reproduce.main(arguments(tmp_path / "rows", preset="smollm2", show=True), never)
+    output = capsys.readouterr().out
+    recorded = [
+        path.parent.name for path in (ROOT / "studies/smollm2/table1").glob("*/results.json")
+    ]
+    assert re.search(r"^\| BNPO.*\| +\d+\.\d ± ", output, re.MULTILINE)
+    _, _, missing = output.partition("Not finished: ")
+    assert recorded
+    assert not any(f"{name}," in missing for name in recorded)
 
 
 def test_the_average_of_other_sets_says_how_many_they_are(write):
