@@ -1,4 +1,4 @@
-"""List the definitions of src/bnpo that run in one training step, file by file, with their lines.
+"""List the definitions of src/ that run in one training step, file by file, with their lines.
 
     python dev/trace_step.py                  # --algo bnpo on the tiny model, one rank
     python dev/trace_step.py --algo remax     # any flags of train.py
@@ -15,7 +15,8 @@ from collections import defaultdict
 from pathlib import Path
 from types import CodeType, FrameType
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "bnpo"
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
 FLAGS = "--preset tiny --algo bnpo --steps 2 --questions-per-step 4 --eval-every 0"
 FLAGS += " --watch-questions 0 --save-every 0 --rollouts-every 0 --overwrite"
 
@@ -27,6 +28,7 @@ def main() -> None:
     from bnpo.environment import setup_environment
 
     setup_environment()
+    sys.path.insert(0, str(ROOT))
     import train
 
     seen: set[CodeType] = set()
