@@ -6,8 +6,8 @@ It needs lm-eval 0.4.13 with its extra `math` beside the project's packages. Bot
 same weights in the same number format, the same prompts, and answer greedily. eval.py samples with
 vLLM, and lm-evaluation-harness with transformers. Its rules are those of its own tasks: of
 gsm8k_cot_zeroshot (the filter flexible-extract) where all references are numbers, else math_verify
-of minerva_math. Each of the two rules also grades the other's answers, so that a
-difference of the rules is told from one of the answers.
+of minerva_math. Both rules grade the answers of both evaluators, which separates differences of the
+rules from differences of the answers.
 """
 
 import argparse
