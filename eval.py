@@ -5,10 +5,8 @@ sample.
     python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B    # compare two models
     python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1    # the paper's number
     python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run    # problems and answers; starts nothing
-    python eval.py --regrade evals/results/FOLDER    # grade kept samples again, without a model
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -17,9 +15,6 @@ from rich.table import Table
 
 from bnpo.environment import forget_launcher, parse_command, setup_environment
 from bnpo.errors import error_line
-
-SHOWN_CHANGES = 10
-"""Verdicts changed by a regrade that are printed."""
 
 
 def main() -> None:
@@ -36,28 +31,11 @@ def main() -> None:
         from bnpo.evaluation.program import run
 
         outcome = run(config)
-        if outcome.changes is not None:
-            print_changes(outcome.changes)
         print_evaluation(outcome.results, outcome.comparison)
         print(f"results and samples: {outcome.folder}")
-        if not config.regrade:
-            from bnpo.ranks import end_on_gpus
+        from bnpo.ranks import end_on_gpus
 
-            end_on_gpus()
-
-
-def print_changes(changes: Sequence[dict]) -> None:
-    """Print how many verdicts a regrade has changed, and the first of them."""
-    counts = Counter(f"{change['rule']}: {change['was']} -> {change['now']}" for change in changes)
-    print(
-        f"{len(changes)} verdicts changed",
-        *(f"{kind}: {count}" for kind, count in sorted(counts.items())),
-        sep="\n  ",
-    )
-    for change in changes[:SHOWN_CHANGES]:
-        print("  " + ", ".join(f"{name} {value}" for name, value in change.items()))
-    if len(changes) > SHOWN_CHANGES:
-        print("  changed_verdicts.jsonl has all of them")
+        end_on_gpus()
 
 
 def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:

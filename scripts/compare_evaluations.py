@@ -19,9 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.environment import run_program
-from bnpo.evaluation.protocol import read_records
 from bnpo.evaluation.scores import describe_difference, paired_differences
-from bnpo.files import InputError, read_json
+from bnpo.files import InputError, read_json, whole_json_lines
 
 Means = dict[str, np.ndarray]
 """Share of correct answers to every problem [problems], by data set."""
@@ -41,7 +40,7 @@ def problem_means(folder: Path, protocol: dict) -> Means:
         name: np.zeros(dataset["problems"])
         for name, dataset in protocol["suite"]["datasets"].items()
     }
-    records = read_records(folder, protocol)
+    records = whole_json_lines(folder / "samples.jsonl")
     expected = sum(
         dataset["problems"] * dataset["repetitions"]
         for dataset in protocol["suite"]["datasets"].values()
@@ -73,7 +72,7 @@ def read(folders: tuple[Path, ...]) -> list[Means]:
         for key in ("suite", "grader", "limit"):
             if protocol.get(key) != protocols[0].get(key):
                 fix = (
-                    "--regrade changes the grader"
+                    "scripts/regrade.py changes the grader"
                     if key == "grader"
                     else "evaluate both with the same suite"
                 )

@@ -99,7 +99,7 @@ def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
 
 @pytest.mark.sampler
 def test_a_comparison_and_a_regrade_of_results_that_are_there(once, tmp_path):
-    """No model is loaded. The regrade by a function of the user's keeps the other verdicts."""
+    """No model is loaded."""
     out, rule = tmp_path / "out", tmp_path / "mine.py"
     shutil.copytree(once, out)
     shutil.copytree(once, out / "base")
@@ -112,17 +112,14 @@ def test_a_comparison_and_a_regrade_of_results_that_are_there(once, tmp_path):
     assert comparison == same
     assert "paired by problem" in output
     rule.write_text("def starts(text, reference):\n    return text.startswith(reference[:1])\n")
-    output = run_ranks(0, "eval.py", "--regrade", out, "--grader", f"{rule}:starts").stdout
+    output = run_ranks(0, "scripts/regrade.py", out, "--grader", f"{rule}:starts").stdout
     assert "0 verdicts changed" in output  # of the rules that had graded already
-    assert 0 < results_of(out)["results"]["arithmetic"]["pass1"] < 1
-    samples = out / "samples.jsonl"
-    samples.write_text(samples.read_text().replace('"default": true', '"default": false', 2))
-    output = run_ranks(0, "eval.py", "--regrade", out, "--grader", "default").stdout
-    assert "2 verdicts changed\n  default: False -> True: 2\n" in output
-    for key, sample in samples_of(once).items():
-        assert samples_of(out)[key] == sample | {"verdicts": samples_of(out)[key]["verdicts"]}
-    regraded, before = (results_of(path)["results"]["arithmetic"] for path in (out, once))
-    assert regraded | {"by_rule": None} == before | {"by_rule": None}
+    regraded = tmp_path / "out-regraded"
+    assert 0 < results_of(regraded)["results"]["arithmetic"]["pass1"] < 1
+    assert {*results_of(regraded)["average"]["by_rule"]} == {f"{rule}:starts", "default", "paper"}
+    for key, sample in samples_of(regraded).items():
+        default = samples_of(once)[key]["verdicts"]["default"]
+        assert sample["verdicts"]["default"] == default
 
 
 @pytest.mark.sampler
@@ -158,7 +155,6 @@ def missing(*names: str) -> dict:
         ("--repetitions many", {}, "'many' is not N above 0"),
         ("--limit 1", {}, "--limit: is 1"),
         ("--seed -1", {}, "--seed: is -1, must be greater than or equal to 0"),
-        ("--regrade x", {}, "--regrade: keeps the samples, so --ckpt has no effect: only --grader"),
         (
             "--grader strict",
             {},

@@ -13,7 +13,7 @@ import pytest
 from bnpo.config import PRESETS, check_config, flat_settings, parse_train_config
 from bnpo.data import Columns, load_problems
 from bnpo.environment import parse_command
-from bnpo.evaluation.program import EvalConfig, check
+from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import load_suite
 from bnpo.files import ROOT, InputError
 
@@ -48,7 +48,6 @@ def start_training(flags: list[str]) -> None:
 
 def start_evaluation(flags: list[str]) -> None:
     config = parse_command(EvalConfig, ["--ckpt", "x", *flags], prog="eval.py")
-    check(config)
     load_suite("paper" if config.suite == "auto" else config.suite)
 
 

@@ -1,19 +1,17 @@
-"""Evaluation suites, and grading kept samples again: `python eval.py --regrade FOLDER`."""
+"""Evaluation suites, and grading kept samples again: scripts/regrade.py."""
 
 import json
 import shutil
-import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
-import compare_evaluations
+import regrade
 from bnpo.config import TINY_MODEL
 from bnpo.data import content_hash, load_problems
-from bnpo.evaluation.program import EvalConfig, run
-from bnpo.evaluation.protocol import Evaluation, Samples
+from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import (
     SUITES,
     Dataset,
@@ -26,7 +24,7 @@ from bnpo.evaluation.suites import (
 from bnpo.files import write_json, write_json_lines
 from bnpo.grading.grader import Grader
 from bnpo.tasks import Problem
-from conftest import json_lines, python, refused
+from conftest import json_lines, refused
 
 GOOD = {"datasets": {"x": {"data": "arithmetic", "repetitions": 2}}, "temperature": 0.6}
 GOOD |= {"top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64}
@@ -175,7 +173,6 @@ def folder(tmp_path):
     protocol |= {"grader": "default", "versions": {"sympy": "0"}}
     write_json_lines(out / "samples.jsonl", [sample(*key) for key in TEXTS])
     write_json(out / "protocol.json", protocol)
-    write_json(out / "comparison.json", {})
     return out
 
 
@@ -191,92 +188,66 @@ def samples(folder):
     return json_lines(folder / "samples.jsonl")
 
 
-def test_a_regrade_writes_verdicts_scores_and_protocol_anew(folder):
-    outcome = run(EvalConfig(regrade=folder))
+def regraded(folder, rule=None):
+    """Return what results.json and samples.jsonl of a regrade in a new folder hold."""
+    out = folder.with_name("again")
+    shutil.rmtree(out, ignore_errors=True)
+    regrade.main(regrade.Args(folder, rule, out))
+    assert (out / "protocol.json").exists()
+    return json.loads((out / "results.json").read_text()), samples(out)
+
+
+def test_a_regrade_writes_verdicts_scores_and_protocol_anew(folder, capsys):
+    before = samples(folder)
+    results, records = regraded(folder)
     for rule, right in RIGHT.items():
-        assert [record["verdicts"][rule] for record in samples(folder)] == list(map(bool, right))
-    assert [record["answer"] for record in samples(folder)] == [r"\frac12", "0.5", "2", None]
-    written = json.loads((folder / "results.json").read_text())
-    assert outcome.results == [written]
-    assert written["results"]["set"]["pass1"] == 0.75
-    assert written["average"]["by_rule"]["paper"]["pass1"] == 0.5
-    assert json.loads((folder / "protocol.json").read_text()) == written["protocol"]
-    assert written["protocol"]["versions"]["sympy"] != "0"
-    assert not (folder / "comparison.json").exists()
-    changes = [(c["id"], c["repetition"], c["was"], c["now"]) for c in outcome.changes]
+        assert [record["verdicts"][rule] for record in records] == list(map(bool, right))
+    assert [record["answer"] for record in records] == [r"\frac12", "0.5", "2", None]
+    assert results["results"]["set"]["pass1"] == 0.75
+    assert results["average"]["by_rule"]["paper"]["pass1"] == 0.5
+    assert results["protocol"]["versions"]["sympy"] != "0"
     # The last answer was right by mistake.
-    assert changes == [("half", 0, False, True), ("half", 1, False, True), ("two", 1, True, False)]
-    assert len(json_lines(folder / "changed_verdicts.jsonl")) == 3
-    assert run(EvalConfig(regrade=folder)).changes == []
+    changes = "3 verdicts changed\n  default: False -> True: 2\n  default: True -> False: 1\n"
+    assert changes in capsys.readouterr().out
+    assert samples(folder) == before
+    again = folder.with_name("again")
+    file = again / "samples.jsonl"
+    whole = file.read_text()
+    file.write_text("".join(whole.splitlines(keepends=True)[:2]) + whole[:9])  # as a kill leaves it
+    regrade.main(regrade.Args(folder, None, again))
+    assert file.read_text() == whole
 
 
 def test_a_regrade_by_another_rule_or_a_function_of_the_users(folder, tmp_path):
-    [results] = run(EvalConfig(regrade=folder, grader="paper")).results
+    results, records = regraded(folder, "paper")
     assert results["results"]["set"]["pass1"] == 0.5
-    assert [record["correct"] for record in samples(folder)] == list(map(bool, RIGHT["paper"]))
+    assert [record["correct"] for record in records] == list(map(bool, RIGHT["paper"]))
     file = tmp_path / "mine.py"
     file.write_text(
         "def boxed(text, reference):\n"
         "    return {'no box': 2}.get(text, 0.5 + ('0.5' in text) / 2)\n"
     )
-    [results] = run(EvalConfig(regrade=folder, grader=f"{file}:boxed")).results
+    results, records = regraded(folder, f"{file}:boxed")
     # Right is only 1
-    assert [record["correct"] for record in samples(folder)] == [False, True, False, False]
+    assert [record["correct"] for record in records] == [False, True, False, False]
     assert results["protocol"]["grader_sha256"]
     assert set(results["average"]["by_rule"]) == {f"{file}:boxed", "default", "paper"}
     assert results["grading_failures"] == {f"{file}:boxed: OutOfRange": 1}
-    assert run(EvalConfig(regrade=folder)).changes == []  # the rule is kept
 
 
 def test_folders_that_cannot_be_graded_are_refused(folder, tmp_path):
     file, protocol = folder / "samples.jsonl", folder / "protocol.json"
     before, fields = file.read_text(), json.loads(protocol.read_text())
-    with refused(r"protocol\.json: cannot be read \(.*; --regrade needs a folder that eval.py"):
-        run(EvalConfig(regrade=tmp_path))
+    with refused(r"protocol\.json: cannot be read \(.*; name a folder that eval.py wrote"):
+        regraded(tmp_path)
     file.write_text(before[: before[:-1].rfind("\n") + 1])
     with refused("has 3 of 4 samples; finish the evaluation by repeating its command"):
-        run(EvalConfig(regrade=folder))
+        regraded(folder)
     file.write_text(before)
     data = tmp_path / "data.jsonl"
     data.write_text(data.read_text().replace("1+1", "2+0"))
     with refused(r"data\.jsonl: has other problems than before \(their sha256 was "):
-        run(EvalConfig(regrade=folder))
+        regraded(folder)
     write_json(protocol, fields | {"suite": fields["suite"] | {"language": "en"}})
     with refused(r"protocol\.json is of another version \("):
-        run(EvalConfig(regrade=folder))
-    assert file.read_text() == before
-
-
-@pytest.mark.program
-def test_a_regrade_that_is_killed_between_two_files_mixes_no_rules(folder, tmp_path):
-    """By the old rule all answers are right, and by the last number in them all are wrong."""
-    right = {"text": r"\boxed{2}, not -7", "correct": True, "verdicts": {"default": True}}
-    write_json_lines(folder / "samples.jsonl", [record | right for record in samples(folder)])
-    data = tmp_path / "data.jsonl"  # whose references are numbers
-    write_json_lines(data, [asdict(replace(problem, answer="2")) for problem in PROBLEMS])
-    fields = json.loads((folder / "protocol.json").read_text())
-    fields["suite"]["datasets"]["set"]["sha256"] = content_hash(load_problems(data))
-    write_json(folder / "protocol.json", fields)
-    rules = []
-    for change in range(100):
-        copy = tmp_path / str(change)
-        shutil.copytree(folder, copy)
-        done = python("tests/programs/killed_regrade.py", copy, change)
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
-        protocol = json.loads((copy / "protocol.json").read_text())
-        # Who opens the folder again, or compares it, sees the rule of its protocol.
-        again = Samples(copy, [("set", *key) for key in TEXTS], protocol)
-        again.close()
-        old = protocol["grader"] == "default"
-        assert {record["correct"] for record in again.records.values()} == {old}
-        assert {record["answer"] == "-7" for record in again.records.values()} == {not old}
-        means = compare_evaluations.problem_means(copy, again.protocol)["set"]
-        assert means.tolist() == [old, old]
-        rules.append(protocol["grader"])
-        [finished] = run(EvalConfig(regrade=copy, grader="last_number")).results
-        assert finished["average"]["pass1"] == 0
-        assert set(finished["average"]["by_rule"]) == {"last_number", "default", "paper"}
-        if done.returncode == 0:
-            break
-    assert rules[-1] == "last_number"
-    assert rules.count("default") >= 4
+        regraded(folder)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bnpo.config import TrainConfig, changed_settings
-from bnpo.evaluation.program import EvalConfig, check, chosen_suite
+from bnpo.evaluation.program import EvalConfig, chosen_suite
 from bnpo.policy.folder import local_folder
 from bnpo_estimators import exact_objective, exact_weight, find_estimator, method_gains
 from planner import Planning
@@ -51,7 +51,6 @@ def dry_run_training(config: TrainConfig, planning: Planning | None = None) -> N
 
 def dry_run_evaluation(config: EvalConfig, planning: Planning | None = None) -> None:
     """Print what `eval.py` would do, like `dry_run_training`."""
-    check(config)
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
         inputs = evaluation_inputs(ckpt, suite)

@@ -17,7 +17,7 @@ import numpy as np
 from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
-from bnpo.grading.rewards import BUILT_IN, by_rule_of, reward_name, stated_answer
+from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, compute_advantages
 
 EVAL_TEXTS = 2
@@ -205,9 +205,7 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
     """
     is_evaluation = "protocol" in config
     for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
-        # The evaluations of a run have no protocol.json: nobody grades them again
-        protocol = config.get("protocol", {})
-        samples = [by_rule_of(protocol, row) for row in whole_json_lines(place / "samples.jsonl")]
+        samples = whole_json_lines(place / "samples.jsonl")
         # Samples were written in the order in which they finished.
         samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["repetition"]))
         problems, texts = [], []

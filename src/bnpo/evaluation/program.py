@@ -1,7 +1,4 @@
-"""Evaluation as a program (`python eval.py`) and during training: sample, grade and score.
-
-`regrade` grades kept samples again: after a change of the rules, or by another rule.
-"""
+"""Evaluation as a program (`python eval.py`) and during training: sample, grade and score."""
 
 import hashlib
 import json
@@ -12,7 +9,6 @@ import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import fields
 from glob import escape
 from itertools import chain
 from multiprocessing import Process
@@ -21,30 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field
 from tqdm import tqdm
 
 from bnpo.batch import SampledGroup
-from bnpo.config import (
-    NotNegative,
-    Positive,
-    Share,
-    TrainConfig,
-    flag_name,
-    settings,
-)
+from bnpo.config import NotNegative, Positive, Share, TrainConfig, settings
 from bnpo.environment import setup_environment
 from bnpo.errors import keep_tracebacks_in
-from bnpo.evaluation import protocol as protocols
-from bnpo.evaluation.protocol import REPEAT, Evaluation, Record, Samples, key_of
+from bnpo.evaluation.protocol import REPEAT, Evaluation, Samples, key_of
 from bnpo.evaluation.scores import compare, score_all
-from bnpo.evaluation.suites import Suite, check_references, load_suite, override, suite_problems
+from bnpo.evaluation.suites import Suite, load_suite, override, suite_problems
 from bnpo.files import (
     ROOT,
     InputError,
     RunError,
     line_of,
-    read_json,
     write_json,
     write_json_lines,
     writing,
@@ -59,18 +46,18 @@ if TYPE_CHECKING:  # torch and vLLM take seconds to import: only where they run
     from bnpo.policy.sampler import Sampler
 
 
+GRADER_FLAG = tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")
+
+
 @settings
 class EvalConfig:
     """Evaluate a model: pass@1 over several repetitions of every problem, with error bars. Saves
     every sample.
     """
 
-    ckpt: str = ""
+    ckpt: str
     """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name
     (OWNER/NAME@REVISION), or a run: <run> or <run>/last for its last checkpoint, <run>/best."""
-    regrade: Path | None = None
-    """Grade the samples in this folder of an evaluation again, without a model, and show which
-    verdicts change. Of the other flags, only --grader may be given."""
     base: str | None = None
     """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
@@ -84,9 +71,7 @@ class EvalConfig:
     """Folder for the results, by default evals/results/<suite>-<model>-<hash>."""
     seed: NotNegative[int] = 0
     """Seed of the sampling."""
-    grader: Annotated[
-        str | None, tyro.conf.arg(metavar=f"{{{','.join(GRADERS)},path/to/file.py:function}}")
-    ] = None
+    grader: Annotated[str | None, GRADER_FLAG] = None
     """Rule that decides what is right: this project's (`default`), the paper's released code
     (`paper`), the last number of a text (`last_number`), or a function of your own, where 1 means
     right. Without the flag, the suite decides."""
@@ -105,6 +90,10 @@ class EvalConfig:
     """Check settings and data, print the number of answers, and start nothing. scripts/plan.py also
     estimates hours on GPUs."""
 
+    def __post_init__(self) -> None:
+        if self.grader:
+            check_function("grader", self.grader, GRADERS)
+
 
 # The suite that `--suite auto` selects for checkpoints of these presets
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
@@ -118,14 +107,10 @@ class Outcome(NamedTuple):
     folder: Path
     results: list[dict]  # results.json of --base, if given, and of --ckpt
     comparison: dict | None  # comparison.json
-    changes: list[dict] | None = None  # verdicts that a regrade has changed
 
 
 def run(config: EvalConfig) -> Outcome:
     """Evaluate --ckpt, and --base if given. Raises InputError before a model is loaded."""
-    check(config)
-    if config.regrade:
-        return regrade(config.regrade, config.grader)
     from bnpo.ranks import visible_gpus
 
     gpus = visible_gpus()
@@ -147,23 +132,6 @@ def run(config: EvalConfig) -> Outcome:
         with writing(samples.folder, REPEAT):
             write_json(samples.folder / "comparison.json", comparison)
     return Outcome(samples.folder, results[::-1], comparison)
-
-
-def check(config: EvalConfig) -> None:
-    """Raise InputError for flags that cannot work. Reads no file."""
-    if config.grader:
-        check_function("grader", config.grader, GRADERS)
-    if config.regrade:
-        others = [item.name for item in fields(config) if item.name not in ("regrade", "grader")]
-        if given := [name for name in others if getattr(config, name) != getattr(EvalConfig, name)]:
-            raise InputError(
-                f"--regrade: keeps the samples, so {flag_name(given[0])} has no effect: only "
-                "--grader may be given"
-            )
-    elif not config.ckpt:
-        raise InputError(
-            "--ckpt: name the model to evaluate, or a folder of samples with --regrade"
-        )
 
 
 def number_format(dtype: str, gpus: Sequence[str]) -> str:
@@ -292,76 +260,6 @@ def evaluate_live(
         with writing(folder):
             write_json(folder / "results.json", results)
     return results
-
-
-def regrade(folder: Path, rule: str | None) -> Outcome:
-    """Grade all samples of a finished evaluation by all rules, and write its files anew.
-
-    `rule` is that of the scores; None keeps the old one.
-    """
-    protocol = read_json(folder / "protocol.json", "--regrade needs a folder that eval.py wrote")
-    evaluation = _kept_evaluation(folder, protocol, rule)
-    suite, keys = evaluation.suite, evaluation.sample_keys()
-    samples = Samples(folder, keys, protocol)
-    before = list(samples.records.values())
-    if len(before) < len(keys):
-        raise InputError(
-            f"{folder}: has {len(before)} of {len(keys)} samples; finish the evaluation by "
-            "repeating its command, then regrade it"
-        )
-    grader = Grader(grader=suite.grader)
-    records = list(tqdm(evaluation.grade(before, grader), total=len(keys), unit="sample"))
-    grader.close()
-    changes = []
-    for old, new in zip(before, records, strict=True):
-        changes += _changed_verdicts(old, new, evaluation.reference(new))
-        # The verdict of the old rule stays, so that a regrade which is killed leaves scores by
-        # either rule.
-        kept = old.get("verdicts", {}).get(protocol["grader"], old["correct"])
-        new["verdicts"].setdefault(protocol["grader"], kept)
-    graded = {name: value for name, value in protocol.items() if name != "grader_sha256"}
-    graded |= protocols.grader_identity(suite) | {"graded_by": list(records[0]["verdicts"])}
-    graded["versions"] = protocol["versions"] | protocols.versions(protocols.GRADING_PACKAGES)
-    results = score_all(suite, records, graded)
-    cure = "free some disk space, then repeat the command"
-    with writing(folder, cure):
-        write_json_lines(folder / "changed_verdicts.jsonl", changes, cure)
-        write_json_lines(folder / "samples.jsonl", records, cure)
-        write_json(folder / "results.json", results)  # names its rule itself
-        (folder / "comparison.json").unlink(missing_ok=True)
-        # The rule changes here, for all who read the samples (`read_records`)
-        write_json(folder / "protocol.json", graded)
-    samples.close()
-    return Outcome(folder, [results], None, changes)
-
-
-def _kept_evaluation(folder: Path, protocol: dict, rule: str | None) -> Evaluation:
-    """Return the evaluation in `folder`, to be graded by all rules and scored by `rule`."""
-    try:
-        rules = {"grader": rule or protocol["grader"], "both_rules": True}
-        # The hash of every data set is among the fields, so other problems are refused.
-        suite = TypeAdapter(Suite).validate_python(protocol["suite"] | rules)
-        seed, tags = protocol["seed"], protocol["answer_tags"]
-    except (KeyError, TypeError, ValidationError) as error:
-        raise InputError(
-            f"{folder}: protocol.json is of another version ({line_of(error)}); sample it anew"
-        ) from error
-    problems = suite_problems(suite)
-    for name, dataset in suite.datasets.items():
-        check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
-    return Evaluation(suite, problems, seed, tags)
-
-
-def _changed_verdicts(old: Record, new: Record, reference: str) -> list[dict]:
-    """Return the verdicts that a regrade has changed, of rules that had graded before."""
-    sample = {name: new[name] for name in ("dataset", "id", "repetition")}
-    changes = []
-    for rule, verdict in new["verdicts"].items():
-        was = old.get("verdicts", {}).get(rule, verdict)
-        if verdict != was:
-            change = {"rule": rule, "was": was, "now": verdict, "answer": new["answer"]}
-            changes.append(sample | change | {"reference": reference})
-    return changes
 
 
 def fleet(

@@ -35,7 +35,7 @@ from bnpo.files import (
     writing,
 )
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import GRADERS, by_rule_of, stated_answer
+from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.policy.folder import training_config
 from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags
 from bnpo.tasks import Problem
@@ -189,7 +189,7 @@ class Samples:
             self._lock = lock(folder, f"{path}: another evaluation is writing it; {advice}")
             self._file = path.open("a", encoding="utf-8")
             os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-        for line_number, record in enumerate(read_records(folder, self.protocol), 1):
+        for line_number, record in enumerate(whole_json_lines(path), 1):
             try:
                 expected.remove(key_of(record))
             except (KeyError, TypeError) as error:
@@ -230,11 +230,6 @@ def _claim(folder: Path, protocol: dict) -> dict:
     if differing:
         raise InputError(f"{path}: is of another evaluation (different {differing}); {advice}")
     return saved
-
-
-def read_records(folder: Path, protocol: dict) -> list[Record]:
-    """Return the records in samples.jsonl, by the rule that `protocol` names."""
-    return [by_rule_of(protocol, record) for record in whole_json_lines(folder / "samples.jsonl")]
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -81,17 +81,6 @@ def stated_answer(text: str, rule: str, tags: bool) -> str | None:
     return final_answer(text, tags)
 
 
-def by_rule_of(protocol: dict, record: dict) -> dict:
-    """Return a record of samples.jsonl with `correct` and `answer` by the rule of protocol.json.
-    A --regrade that was killed may have left those of another rule.
-    """
-    rule = protocol.get("grader")
-    if not isinstance(record, dict) or rule not in record.get("verdicts", ()):
-        return record
-    answer = stated_answer(record["text"], rule, protocol["answer_tags"])
-    return record | {"correct": record["verdicts"][rule] is True, "answer": answer}
-
-
 REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_number_reward}
 """Rewards that are fast and safe enough for the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=RELEASED_FORMAT)}
