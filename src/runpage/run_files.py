@@ -14,7 +14,7 @@ from statistics import fmean
 
 import numpy as np
 
-from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
+from bnpo.config import FREE, OF_ONE_RUN, PRESETS, REMOVED, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
@@ -55,6 +55,7 @@ def run_data(folder: Path, config: dict) -> dict:
     without the seed, and facts such as hashes of the data. `settings` has what a user can set, and
     `changed` the names of those that differ from the preset.
     """
+    compared = sorted(config.keys() - FREE - REMOVED.keys() - {"seed"})
     settings = {name: config[name] for name in flat_settings(TrainConfig()) if name in config}
     preset = flat_settings(PRESETS[config["preset"]]) if config["preset"] in PRESETS else settings
     return {
@@ -62,7 +63,7 @@ def run_data(folder: Path, config: dict) -> dict:
         "seed": config["seed"],
         "end": why_ended(folder),
         "going": not (folder / "end.json").exists(),
-        "config": {name: config[name] for name in sorted(config.keys() - FREE - GONE - {"seed"})},
+        "config": {name: config[name] for name in compared},
         "settings": settings,
         "changed": [
             name

@@ -25,7 +25,6 @@ from bnpo.evaluation.suites import (
     Suite,
     check_references,
     load_suite,
-    longest_sequence,
     override,
     own_settings,
 )
@@ -135,7 +134,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if not resumed:
         check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
-    longest = longest_sequence(config, suite)
+    longest = max(config.sampling.longest, suite.longest if suite else 0)
     tokenizer = prepare_tokenizer(config, model, longest)
     evaluation = prepare_evaluation(config, suite, tokenizer) if suite else None
     limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
