@@ -25,7 +25,7 @@ from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
 from runpage.page import add_answers, write_page
-from runpage.run_files import all_advantages, with_trained_mean
+from runpage.run_files import all_advantages
 from runpage.serve import HTTPServer, PageHandler
 
 M = 16
@@ -169,17 +169,6 @@ def test_what_every_estimator_would_have_made_of_a_batch(tmp_path, algo):
     for name in ("grpo", "eb", "reinforce_pp"):
         expected = compute_advantages(Method(name), rewards[:, :, None], lengths=lengths).values
         np.testing.assert_allclose(found[name], expected.ravel(), rtol=5e-5, atol=1e-12)
-
-
-def test_the_weighted_mean_of_old_runs_only_is_computed_again():
-    config = {"rewards": ["accuracy", "format"], "reward_weights": [1, 0.2]}
-    parts = {"reward/accuracy": 0.5, "reward/format": 1.0}
-    new = {"reward/mean": 0.7 / 1.2, "reward/se": 0.1, **parts}
-    assert with_trained_mean(new, config) == new
-    old = with_trained_mean({"reward/mean": 0.75, "reward/se": 0.1, **parts}, config)
-    assert old["reward/mean"] == pytest.approx(0.7 / 1.2)
-    assert old["reward/se"] is None
-    assert with_trained_mean({"eval/average": 0.5}, config) == {"eval/average": 0.5}
 
 
 def test_ids_that_questions_share_keep_their_answers_apart(run):

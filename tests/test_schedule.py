@@ -7,6 +7,7 @@ import pytest
 
 from bnpo.files import InputError
 from conftest import refused
+from paper.planning import _cell
 from paper.rows import Choice, Row, chosen_rows
 from paper.schedule import Devices, equal_sizes, fastest_sizes, run_rows, wall_hours
 
@@ -105,3 +106,8 @@ def test_shards_are_disjoint_and_make_the_table():
     for shard in ("0/3", "4/3", "2", "a/b", "-1/2"):
         with refused(f"--shard {shard}: is not a part such as 2/4"):
             names(shard)
+
+
+def test_a_dry_run_counts_the_gpus_of_its_table_not_those_of_this_machine():
+    assert _cell(rows(small=2), hours, gpus=1, rows_at_once=2) == "too few GPUs"
+    assert _cell(rows(small=2), hours, gpus=4, rows_at_once=2) == "8.0 (2 each)"

@@ -171,6 +171,8 @@ def _cell(
     rows_at_once: int | None,
 ) -> str:
     """Return the hours of `rows` side by side, with the GPUs of a row if they have one model."""
+    if rows_at_once and rows_at_once > gpus:
+        return "too few GPUs"
     if rows_at_once:
         sizes = equal_sizes(rows, rows_at_once, gpus)
     else:

@@ -74,9 +74,7 @@ def run_data(folder: Path, config: dict) -> dict:
         "rewards": list(map(reward_name, config["rewards"])),
         "weights": reward_weights(config).tolist(),
         "ranges": reward_ranges(config).tolist(),
-        "lines": [
-            with_trained_mean(line, config) for line in whole_json_lines(folder / "metrics.jsonl")
-        ],
+        "lines": whole_json_lines(folder / "metrics.jsonl"),
     }
 
 
@@ -90,24 +88,6 @@ def reward_weights(config: Mapping) -> np.ndarray:
     """Return the weight [K] of each reward of a run."""
     weights = config.get("reward_weights") or [1.0] * len(config["rewards"])
     return np.array(weights, float)
-
-
-def with_trained_mean(line: dict, config: Mapping) -> dict:
-    """Return a line of metrics.jsonl with the weighted mean of the rewards as `reward/mean`.
-
-    Old runs have their plain mean there, whatever the weights. It has another standard error.
-    """
-    values = [line.get(f"reward/{reward_name(reward)}") for reward in config["rewards"]]
-    mean = line.get("reward/mean")
-    if len(values) == 1 or mean is None or None in values:
-        return line
-    lowest, highest = reward_ranges(config).T  # [K]
-    mapped = (np.array(values) - lowest) / (highest - lowest)
-    trained = np.average(mapped, weights=reward_weights(config))
-    is_plain = np.isclose(mean, np.mean(values), rtol=1e-9, atol=1e-12)
-    if not is_plain or np.isclose(mean, trained, rtol=1e-9, atol=1e-12):
-        return line
-    return line | {"reward/mean": float(trained), "reward/se": None}
 
 
 def read_findings(run: Path) -> list[dict[str, str]]:
@@ -161,15 +141,13 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
     tokens].
 
     `rewards` are as recorded, and None for an answer that did not count because a reward failed.
-    In old runs such an answer counted with the lowest value. Tokens are texts, log-probabilities
+    Tokens are texts, log-probabilities
     and sampler-learner gaps, or None where they were not recorded.
     """
     recorded = {}
-    for row in (
-        whole_json_lines(path.parent.parent / "tokens" / path.name)
-        if path.parent.name == "rollouts"
-        else []
-    ):
+    # Only batches that are trained on are recorded token by token
+    tokens_file = path.parent.parent / "tokens" / path.name
+    for row in whole_json_lines(tokens_file) if path.parent.name == "rollouts" else []:
         sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
         gap = None
         if row["learner"]:  # rounded to what a colour shows: these are most of a page's bytes
@@ -195,7 +173,7 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
             "tokens": row["tokens"],
             "advantage": row.get("advantage"),
         }
-        if row.get("failed") and not row.get("advantage"):
+        if row.get("failed"):
             facts["rewards"] = [None] * len(row["rewards"])
         yield facts, [row["answer"], final, tokens]
 
