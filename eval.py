@@ -2,7 +2,6 @@
 sample.
 
     python eval.py --ckpt runs/tiny-bnpo-seed0/last    # a checkpoint of a training run
-    python eval.py --ckpt runs/x/best --base Qwen/Qwen2.5-Math-1.5B    # compare two models
     python eval.py --ckpt Qwen/Qwen2.5-Math-7B --repetitions MATH500=1    # the paper's number
     python eval.py --ckpt Qwen/Qwen2.5-Math-7B --dry-run    # problems and answers; starts nothing
 """
@@ -30,37 +29,16 @@ def main() -> None:
             return dry_run_evaluation(config)
         from bnpo.evaluation.program import run
 
-        outcome = run(config)
-        print_evaluation(outcome.results, outcome.comparison)
-        print(f"results and samples: {outcome.folder}")
+        folder, results = run(config)
+        print_scores(results)
+        print(
+            "detectable: true difference to any other model that a comparison finds (power 80 %); "
+            "less if the two are similar\n"
+            f"results and samples: {folder}"
+        )
         from bnpo.ranks import end_on_gpus
 
         end_on_gpus()
-
-
-def print_evaluation(results: Sequence[dict], comparison: dict | None) -> None:
-    """Print the scores in each results.json of `results`, and the differences in
-    comparison.json.
-    """
-    from bnpo.evaluation.scores import describe_difference
-
-    for scores in results:
-        print_scores(scores)
-    print(
-        "detectable: true difference to any other model that --base finds (power 80 %); less if "
-        "the two are similar"
-    )
-    if comparison:
-        rows = []
-        for name, paired in comparison["paired"].items():
-            rows.append((name, *describe_difference(paired)))
-        title = (
-            f"{comparison['ckpt']['ckpt']} minus {comparison['base']['ckpt']}: paired by problem, "
-            "in %"
-        )
-        print_table(
-            title, ("data set", "difference", "95 % interval", "p-value", "detectable"), rows
-        )
 
 
 def print_scores(results: dict) -> None:

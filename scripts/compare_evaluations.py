@@ -2,10 +2,10 @@
 
     python scripts/compare_evaluations.py evals/results/BASE evals/results/A evals/results/B
 
-The folders are those of eval.py, of one suite. Every checkpoint is compared with the first folder
-by the average over the data sets. Differences and intervals are those of `eval.py --base`. With
-several checkpoints, one of them is more easily ahead by chance. The column Holm has p-values that
-account for this.
+The folders are those of eval.py, of one suite. Every checkpoint is compared with the first folder,
+on each data set and by the average over them: paired t-tests of the scores, problem by problem.
+With several checkpoints, one of them is more easily ahead by chance. The column Holm has p-values
+of the averages that account for this.
 """
 
 from collections.abc import Sequence
@@ -99,17 +99,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def main(args: Args) -> None:
     base, *others = read(args.folders)
-    reports = []
-    for means in others:
-        report = paired_differences({name: means[name] - base[name] for name in base})
-        reports.append(report.get("average") or next(iter(report.values())))
-    adjusted = holm([report["p_value"] for report in reports])
-    table = Table(f"minus {args.folders[0]}", box=SIMPLE_HEAD, pad_edge=False)
+    reports = [
+        paired_differences({name: means[name] - base[name] for name in base}) for means in others
+    ]
+    # Of the average over the data sets, or of the only set
+    p_values = [list(report.values())[-1]["p_value"] for report in reports]
+    table = Table("checkpoint", "data set", box=SIMPLE_HEAD, pad_edge=False)
     for column in ("difference", "95 % interval", "p-value", "Holm", "detectable"):
         table.add_column(column, justify="right")
-    for folder, report, p in zip(args.folders[1:], reports, adjusted, strict=True):
-        *cells, found = describe_difference(report)
-        table.add_row(str(folder), *cells, f"{p:.4f}", found)
+    for folder, report, p in zip(args.folders[1:], reports, holm(p_values), strict=True):
+        for name, paired in report.items():
+            *cells, found = describe_difference(paired)
+            adjusted = f"{p:.4f}" if paired is list(report.values())[-1] else ""
+            table.add_row(str(folder), name, *cells, adjusted, found)
+    print(f"minus {args.folders[0]}, paired by problem, in points")
     Console(width=Console(width=1000).measure(table).maximum).print(table)
 
 

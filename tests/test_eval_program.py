@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from bnpo.config import TINY_MODEL
 from bnpo.environment import parse_command
-from bnpo.evaluation.program import EvalConfig, prepare_jobs, run
+from bnpo.evaluation.program import EvalConfig, prepare_job, run
 from bnpo.files import ROOT
 from conftest import forked, json_lines, python, refused, run_ranks
 
@@ -98,19 +98,14 @@ def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
 
 
 @pytest.mark.sampler
-def test_a_comparison_and_a_regrade_of_results_that_are_there(once, tmp_path):
+def test_results_that_are_there_are_printed_and_regraded(once, tmp_path):
     """No model is loaded."""
     out, rule = tmp_path / "out", tmp_path / "mine.py"
     shutil.copytree(once, out)
-    shutil.copytree(once, out / "base")
     # Narrow, but the titles of tables stay whole
-    narrow = {"COLUMNS": "60"}
-    output = evaluate(out, *ARITHMETIC, *WHOLE, "--base", TINY_MODEL, environment=narrow)
-    assert output.count("800 samples, 800 already there") == 2
-    comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
-    same = {"difference": 0.0, "low": 0.0, "high": 0.0, "detectable": None, "p_value": 1.0}
-    assert comparison == same
-    assert "paired by problem" in output
+    output = evaluate(out, *ARITHMETIC, *WHOLE, environment={"COLUMNS": "60"})
+    assert "800 samples, 800 already there" in output
+    assert "scores in %, with standard errors over problems, by the rule default" in output
     rule.write_text("def starts(text, reference):\n    return text.startswith(reference[:1])\n")
     output = run_ranks(0, "scripts/regrade.py", out, "--grader", f"{rule}:starts").stdout
     assert "0 verdicts changed" in output  # of the rules that had graded already
@@ -194,20 +189,18 @@ def test_samplers_that_cannot_load_end_the_program(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_both_models_of_a_comparison_get_the_suite_that_ckpt_was_trained_for(tmp_path):
+def test_the_suite_is_the_one_of_the_preset_that_trained_ckpt(tmp_path):
     checkpoint, out = tmp_path / "run" / "checkpoints" / "step-000001", tmp_path / "out"
     shutil.copytree(TINY_MODEL, checkpoint)
     (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
-    config = EvalConfig(str(checkpoint), base=str(TINY_MODEL), limit=2, output_dir=out)
-    jobs = prepare_jobs(config, "float32")
-    assert [evaluation.suite.name for _, evaluation, _ in jobs] == ["arithmetic", "arithmetic"]
-    assert [samples.folder for _, _, samples in jobs] == [out, out / "base"]
+    job = prepare_job(EvalConfig(str(checkpoint), limit=2, output_dir=out), "float32")
+    assert (job.evaluation.suite.name, job.samples.folder) == ("arithmetic", out)
 
 
 def folder_of(model) -> Path:
     """The default folder of the results of a model."""
     config = EvalConfig(str(model), suite="arithmetic", limit=2)
-    [(_, _, samples)] = prepare_jobs(config, "float32")
+    samples = prepare_job(config, "float32").samples
     samples.close()
     return samples.folder
 
@@ -221,9 +214,6 @@ def test_a_model_is_known_by_its_files(tmp_path, monkeypatch):
     shutil.copytree(model, tmp_path / "copy")
     names = (model, f"{model}/../model/", tmp_path / "link", tmp_path / "copy")
     [folder] = {folder_of(name) for name in names}
-    config = EvalConfig(str(TINY_MODEL), base=str(model), suite="arithmetic", limit=2)
-    with refused(f"--base: {model} is the same model as {TINY_MODEL}"):
-        prepare_jobs(config, "float32")
     base = AutoModelForCausalLM.from_pretrained(model)
     settings = LoraConfig(task_type="CAUSAL_LM", target_modules=["q_proj"])
     get_peft_model(base, settings).save_pretrained(adapter)

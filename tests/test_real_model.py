@@ -20,7 +20,7 @@ from bnpo.config import preset_config
 from bnpo.files import ROOT, SMOLLM2, file_hash, whole_json_lines
 from bnpo.policy.folder import whole_model
 from bnpo.policy.speed import TIMINGS
-from conftest import forked, run_ranks, temporary_folder
+from conftest import forked, python, run_ranks, temporary_folder
 
 pytestmark = [pytest.mark.extra, pytest.mark.real_model, pytest.mark.sampler]
 
@@ -82,15 +82,14 @@ def test_a_run_trains_and_its_checkpoint_loads_in_transformers_and_in_vllm(
     text = tokenizer.apply_chat_template([{"role": "user", "content": "1+1=?"}], tokenize=False)
     assert "named SmolLM" not in text
 
-    out = tmp_path / "evaluation"
-    flags = ("--ckpt", straight / "last", "--base", smollm2, "--suite", "word-problems")
-    run_ranks(0, "eval.py", *flags, "--limit", 8, "--output-dir", out)
-    comparison = json.loads((out / "comparison.json").read_text())
-    assert comparison["ckpt"]["grader"] == "last_number"
-    assert [len(whole_json_lines(folder / "samples.jsonl")) for folder in (out, out / "base")] == [
-        8,
-        8,
-    ]
+    for name, model in (("trained", straight / "last"), ("base", smollm2)):
+        flags = ("--ckpt", model, "--suite", "word-problems", "--limit", 8)
+        run_ranks(0, "eval.py", *flags, "--output-dir", tmp_path / name)
+        assert len(whole_json_lines(tmp_path / name / "samples.jsonl")) == 8
+    protocol = json.loads((tmp_path / "trained" / "protocol.json").read_text())
+    assert protocol["grader"] == "last_number"
+    compared = python("scripts/compare_evaluations.py", tmp_path / "base", tmp_path / "trained")
+    assert "paired by problem" in compared.stdout
 
 
 def test_a_run_that_is_stopped_by_ctrl_c_and_resumed_equals_one_that_was_not(straight, tmp_path):

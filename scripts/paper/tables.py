@@ -93,7 +93,7 @@ def leader(scores: dict[str, tuple[float, float]]) -> str | None:
     or None.
 
     The variance of a difference is taken as the sum of both rows' variances. That is conservative:
-    the rows answer the same problems, which correlates their errors. Only `eval.py --base` uses
+    the rows answer the same problems, which correlates their errors. compare_evaluations.py uses
     this pairing.
     """
     if len(scores) < 2:

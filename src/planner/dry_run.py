@@ -51,14 +51,12 @@ def dry_run_training(config: TrainConfig, planning: Planning | None = None) -> N
 def dry_run_evaluation(config: EvalConfig, planning: Planning | None = None) -> None:
     """Print what `eval.py` would do, like `dry_run_training`."""
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
-    for ckpt in [config.ckpt, config.base] if config.base else [config.ckpt]:
-        inputs = evaluation_inputs(ckpt, suite)
-        seconds = {}
-        if planning:
-            answers, size = inputs.eval_answers, config.tensor_parallel
-            sampling = sampling_seconds(inputs, planning, answers, size)
-            seconds = {"sampling": sampling, "start": START_SECONDS}
-        print_plan([f"model {ckpt}", *inputs.lines], seconds, planning)
+    inputs, seconds = evaluation_inputs(config.ckpt, suite), {}
+    if planning:
+        answers, size = inputs.eval_answers, config.tensor_parallel
+        sampling = sampling_seconds(inputs, planning, answers, size)
+        seconds = {"sampling": sampling, "start": START_SECONDS}
+    print_plan([f"model {config.ckpt}", *inputs.lines], seconds, planning)
     if planning is None:
         print("hours on GPUs: python scripts/plan.py --gpu H100 eval.py ...")
 

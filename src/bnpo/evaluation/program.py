@@ -25,7 +25,7 @@ from bnpo.config import NotNegative, Positive, Share, TrainConfig, settings
 from bnpo.environment import setup_environment
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import REPEAT, Evaluation, Samples, key_of
-from bnpo.evaluation.scores import compare, score_all
+from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Suite, load_suite, override, suite_problems
 from bnpo.files import (
     ROOT,
@@ -58,8 +58,6 @@ class EvalConfig:
     ckpt: str
     """Model to evaluate: a Hugging Face folder, a LoRA adapter's folder, a hub name
     (OWNER/NAME@REVISION), or a run: <run> or <run>/last for its last checkpoint, <run>/best."""
-    base: str | None = None
-    """Second model, evaluated in the same way and compared with --ckpt problem by problem."""
     suite: str = "auto"
     """Evaluation suite: a name from evals/, such as paper or school, or the path of a JSON file.
     `auto` is the suite of the preset that trained --ckpt, and paper for other models."""
@@ -97,20 +95,20 @@ class EvalConfig:
 
 # The suite that `--suite auto` selects for checkpoints of these presets
 SUITE_OF_PRESET = {"tiny": "arithmetic", "smollm2": "word-problems", "paper-format": "paper-format"}
-# A model to evaluate: its folder, what is sampled from it, the samples so far
-Job = tuple[Path, Evaluation, Samples]
 
 
-class Outcome(NamedTuple):
-    """The content of the files of an evaluation."""
+class Job(NamedTuple):
+    """A model to evaluate, what is sampled from it, and the samples so far."""
 
-    folder: Path
-    results: list[dict]  # results.json of --base, if given, and of --ckpt
-    comparison: dict | None  # comparison.json
+    model: Path
+    evaluation: Evaluation
+    samples: Samples
 
 
-def run(config: EvalConfig) -> Outcome:
-    """Evaluate --ckpt, and --base if given. Raises InputError before a model is loaded."""
+def run(config: EvalConfig) -> tuple[Path, dict]:
+    """Evaluate --ckpt, and return the folder of the evaluation and its results.json. Raises
+    InputError before a model is loaded.
+    """
     from bnpo.ranks import visible_gpus
 
     gpus = visible_gpus()
@@ -120,18 +118,8 @@ def run(config: EvalConfig) -> Outcome:
             f"--data-parallel {replicas} times --tensor-parallel {config.tensor_parallel}: only "
             f"{len(gpus)} GPUs are visible; lower one of the two"
         )
-    jobs = prepare_jobs(config, number_format(config.dtype, gpus))
-    (_, evaluation, samples), comparison = jobs[0], None
-    grader = Grader(grader=evaluation.suite.grader)
-    results = [evaluate(job, config, gpus, replicas, grader) for job in jobs]
-    grader.close()
-    if config.base:
-        _, _, base = jobs[1]
-        paired = compare(evaluation.suite, base.records.values(), samples.records.values())
-        comparison = {"base": base.protocol, "ckpt": samples.protocol, "paired": paired}
-        with writing(samples.folder, REPEAT):
-            write_json(samples.folder / "comparison.json", comparison)
-    return Outcome(samples.folder, results[::-1], comparison)
+    job = prepare_job(config, number_format(config.dtype, gpus))
+    return job.samples.folder, evaluate(job, config, gpus, replicas)
 
 
 def number_format(dtype: str, gpus: Sequence[str]) -> str:
@@ -156,32 +144,21 @@ def chosen_suite(config: EvalConfig, model: Path) -> Suite:
     return override(load_suite(name), config.repetitions, config.limit, config.grader)
 
 
-def prepare_jobs(config: EvalConfig, dtype: str) -> list[Job]:
-    """Check and read all that is needed to evaluate --ckpt, and --base if given."""
-    names = [config.ckpt, config.base] if config.base else [config.ckpt]
-    # For both models: only answers to the same prompts can be compared
+def prepare_job(config: EvalConfig, dtype: str) -> Job:
+    """Check and read all that is needed to evaluate --ckpt."""
     suite = chosen_suite(config, models.local_folder(config.ckpt) or Path(config.ckpt))
     suite_problems(suite)  # for its checks: before anything of a model is downloaded
-    evaluations = []
-    for name in names:
-        folder = models.model_folder(name, weights=False)
-        tokenizer = models.load_tokenizer(folder, suite.longest)
-        evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
-        models.check_prompts(folder, tokenizer, list(chain(*evaluation.prompts.values())))
-        evaluations.append(evaluation)
-    folders = [config.output_dir, config.output_dir and config.output_dir / "base"]
-    jobs: list[Job] = []
-    for name, evaluation, folder in zip(names, evaluations, folders, strict=False):
-        model = models.model_folder(name)
-        models.check_one_model(model)
-        models.check_finite(model)
-        digest = models.model_hash(model)
-        protocol = evaluation.protocol(name, model, digest, dtype, config.limit)
-        folder = folder or results_folder(suite.name, name, protocol)
-        if any(folder == samples.folder for _, _, samples in jobs):
-            raise InputError(f"--base: {name} is the same model as {config.ckpt}")
-        jobs.append((model, evaluation, Samples(folder, evaluation.sample_keys(), protocol)))
-    return jobs
+    folder = models.model_folder(config.ckpt, weights=False)
+    tokenizer = models.load_tokenizer(folder, suite.longest)
+    evaluation = Evaluation.prepare(suite, tokenizer, config.seed)
+    models.check_prompts(folder, tokenizer, list(chain(*evaluation.prompts.values())))
+    model = models.model_folder(config.ckpt)
+    models.check_one_model(model)
+    models.check_finite(model)
+    digest = models.model_hash(model)
+    protocol = evaluation.protocol(config.ckpt, model, digest, dtype, config.limit)
+    results = config.output_dir or results_folder(suite.name, config.ckpt, protocol)
+    return Job(model, evaluation, Samples(results, evaluation.sample_keys(), protocol))
 
 
 def results_folder(suite: str, ckpt: str, protocol: dict) -> Path:
@@ -195,10 +172,11 @@ def results_folder(suite: str, ckpt: str, protocol: dict) -> Path:
     return known[0] if known else results / f"{suite}-{label}-{digest[:8]}"
 
 
-def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grader: Grader) -> dict:
+def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int) -> dict:
     """Sample and grade what is missing, save every record as it comes, and return results.json."""
     model, evaluation, samples = job
     keep_tracebacks_in(samples.folder)
+    grader = Grader(grader=evaluation.suite.grader)
     missing = [key for key in evaluation.sample_keys() if key not in samples.records]
     done = len(samples.records)
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)
@@ -224,6 +202,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int, grade
                 correct += record["correct"]
                 bar.set_postfix(correct=f"{correct / len(samples.records):.3f}", refresh=False)
     samples.close()
+    grader.close()
     results = score_all(evaluation.suite, samples.records.values(), samples.protocol)
     with writing(samples.folder, REPEAT):
         write_json(samples.folder / "results.json", results)

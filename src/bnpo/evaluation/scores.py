@@ -122,7 +122,8 @@ def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict
     """Return the content of results.json: the scores of every data set, and their average."""
     results = {}
     for name, dataset in suite.datasets.items():
-        results[name] = summarize(_of_dataset(records, name), dataset.repetitions)
+        of_dataset = [record for record in records if record["dataset"] == name]
+        results[name] = summarize(sorted(of_dataset, key=key_of), dataset.repetitions)
     scores = list(results.values())
     by_rule = {
         rule: average([score["by_rule"][rule] for score in scores]) for rule in scores[0]["by_rule"]
@@ -137,22 +138,6 @@ def score_all(suite: Suite, records: Collection[Record], protocol: dict) -> dict
         "average": {**average(scores), "by_rule": by_rule},
         "grading_failures": dict(sorted(failures.items())),
     }
-
-
-def compare(suite: Suite, base: Collection[Record], other: Collection[Record]) -> dict[str, dict]:
-    """Compare all records of `other` with those of `base`, paired by problem."""
-    differences = {}
-    for name, dataset in suite.datasets.items():
-        pairs = zip(_of_dataset(base, name), _of_dataset(other, name), strict=True)
-        changes = [float(new["correct"]) - float(old["correct"]) for old, new in pairs]
-        # [problems]
-        differences[name] = np.reshape(changes, (-1, dataset.repetitions)).mean(axis=1)
-    return paired_differences(differences)
-
-
-def _of_dataset(records: Collection[Record], name: str) -> list[Record]:
-    """Return the records of a data set, ordered by problem and repetition."""
-    return sorted((record for record in records if record["dataset"] == name), key=key_of)
 
 
 def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]:
