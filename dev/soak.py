@@ -60,8 +60,6 @@ FLAGS += (
     "3",
     "--rollouts-every",
     "1",
-    "--watch-questions",
-    "2",
 )
 
 

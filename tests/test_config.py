@@ -117,7 +117,6 @@ def ranks(monkeypatch):
         ("--template think --system-prompt x", "--template think is a system prompt itself"),
         ("--template think --system-prompt=", "--template think is a system prompt itself"),
         ("--resume --overwrite", "--resume continues a run and --overwrite deletes it"),
-        ("--signal length", "--signal: there is no reward 'length'; known: accuracy, all"),
         ("--algo beta", "--algo beta and --beta-parameters go together, as in --beta-parameters 2"),
         (
             "--algo weight --weight '`weight=(`'",
