@@ -115,7 +115,6 @@ def _first_fault(error: ValidationError, are_flags: bool) -> str:
 
 
 def flag_name(setting: str) -> str:
-    """Return the flag that sets a setting."""
     return "--" + setting.replace("_", "-")
 
 
@@ -383,7 +382,6 @@ class TrainConfig:
     logging: LoggingSettings = LoggingSettings()
 
     def __post_init__(self) -> None:
-        self.columns.check()
         batch, algo, rewards = self.batch, self.method.algo, len(self.data.rewards)
         with naming_flags():
             n, m = batch.questions_per_step, batch.samples_per_question

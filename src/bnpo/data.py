@@ -55,8 +55,7 @@ class Columns:
     r"""Part of the field that is the reference answer: `last_box` for the last \boxed{...}, or a
     regular expression with one group, such as '####\s*(.*)' for GSM8K."""
 
-    def check(self) -> None:
-        """Raise InputError for a pattern that is no regular expression with one group."""
+    def __post_init__(self) -> None:
         if self.answer_pattern in (None, LAST_BOX):
             return
         try:
@@ -92,7 +91,6 @@ def load_sources(
 
 
 def load_problems(source: str | Path, columns: Columns = Columns()) -> list[Problem]:
-    """Return the problems of one source."""
     return _load(str(source), columns)[0]
 
 
@@ -114,10 +112,7 @@ def _load(
     if is_built_in(source):
         problems = built_in_problems(source, "train", TRAINING_PROBLEMS)
         rows = [{"id": p.id, "problem": p.problem, "answer": p.answer} for p in problems]
-        return [
-            replace(problem, fields=_fields(source, row, forms))
-            for problem, row in zip(problems, rows, strict=True)
-        ], None
+        return [_problem(source, row, Columns(), forms) for row in rows], None
     kind, commit = _kind(source), None
     if kind == "lines":
         numbered = read_json_lines(source)

@@ -52,7 +52,6 @@ class Problem:
 
 
 def is_built_in(source: str) -> bool:
-    """Return whether `source` names a built-in task."""
     return source == "arithmetic" or source.partition(":")[0] == WORD_PROBLEMS
 
 

@@ -75,7 +75,6 @@ class Evaluation:
         return cls(suite, problems, seed, tags, prompts, tokenizer)
 
     def sample_keys(self) -> list[Key]:
-        """Return the keys of all samples."""
         keys: list[Key] = []
         for name, dataset in self.suite.datasets.items():
             # Repetitions of a problem follow each other, so that vLLM computes its prompt once.
@@ -144,15 +143,12 @@ class Evaluation:
                 "finish_reason": "stop" if answer.finished else "length",
             }
 
-    def reference(self, record: Record) -> str:
-        """Return the reference answer of a record's problem."""
-        return self.problems[record["dataset"]][record["index"]].answer
-
     def grade(self, records: Iterable[Record], grader: Grader) -> Iterator[Record]:
         """Yield each record with its verdicts, in order. Does not wait while more records come."""
         pending: deque[tuple[Record, list[Future]]] = deque()
         for record in records:
-            text, reference = record["text"], self.reference(record)
+            text = record["text"]
+            reference = self.problems[record["dataset"]][record["index"]].answer
             final = stated_answer(text, self.suite.grader, self.answer_tags)
             verdicts = grader.submit([text], [reference], self.answer_tags, self.suite.rules)
             futures = [future for [future] in verdicts]
@@ -207,7 +203,6 @@ class Samples:
         self.records[key_of(record)] = record
 
     def close(self) -> None:
-        """Close the file, and let other processes write it."""
         self._file.close()
         self._lock.release()
 

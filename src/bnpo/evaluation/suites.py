@@ -83,8 +83,6 @@ def load_suite(name: str) -> Suite:
         suite = validate(Suite, {"name": path.stem, **fields})
         check_template(suite.template, suite.system_prompt)
         check_function("grader", suite.grader, GRADERS)
-        for dataset in suite.datasets.values():
-            dataset.check()
     except InputError as error:
         fault = str(error).removeprefix("--")
         raise InputError(f"{path}: not a suite ({fault}); {advice}") from error
@@ -147,7 +145,6 @@ def _source(dataset: Dataset) -> str:
 
 
 def dataset_problems(dataset: Dataset) -> list[Problem]:
-    """Return the problems of a data set."""
     source = _source(dataset)
     # Built-in tasks have no end of their own
     problems = built_in_problems(source, "test", dataset.problems or 500)
@@ -214,7 +211,6 @@ def _without_number(problems: Sequence[Problem]) -> list[Problem]:
 
 
 def suite_template(suite: Suite, tokenizer) -> str:
-    """Return the Jinja template of the suite's prompts."""
     try:
         return chat_template(tokenizer, suite.template, suite.system_prompt, suite.thinking)
     except InputError as error:

@@ -71,7 +71,6 @@ class PreparedRun:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the whole run."""
         batch = self.config.batch
         if batch.steps:
             return batch.steps

@@ -44,7 +44,7 @@ class Tracker:
             self._wandb.log(step, metrics)
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Record a training step, and print a line."""
+        """Write the metrics of a training step, and print a line."""
         self.write(step, metrics)
         # Only steps of this start: an earlier start may have run on other hardware.
         seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
@@ -59,7 +59,6 @@ class Tracker:
         )
 
     def close(self) -> None:
-        """End the W&B run, if there is one."""
         if self._wandb:
             self._wandb.close()
 
