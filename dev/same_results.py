@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,7 @@ def results(code: Path, name: str, scratch: Path) -> dict[str, str]:
     run = scratch / "run"
     command = [sys.executable, "scripts/launch.py", "--num_gpus", str(ranks), "train.py"]
     command += [*COMMON.split(), *flags.split(), "--eval-every", "0", "--output-dir", str(run)]
-    command += ["--overwrite"] if run.exists() else []
+    shutil.rmtree(run, ignore_errors=True)
     environment = os.environ | {"PYTHONPATH": str(code / "src")}
     done = subprocess.run(command, cwd=code, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -90,7 +90,6 @@ def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> 
         "resample_rounds": 0,
         "output_dir": folder,
         "resume": False,
-        "overwrite": False,
         "eval_every": 0,
     }
     return with_settings(config, **changes)

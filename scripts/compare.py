@@ -36,7 +36,7 @@ from paper.rows import Row
 from reproduce import is_finished, is_trained, reproduce_all
 from runpage.page import write_page
 
-OF_A_RUN = {"algo", "seed", "output_dir", "resume", "overwrite", "dry_run"}
+OF_A_RUN = {"algo", "seed", "output_dir", "resume", "dry_run"}
 """Settings that follow from the method and the seed, or that no comparison can have."""
 
 

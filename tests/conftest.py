@@ -295,15 +295,6 @@ def json_lines(file: Path) -> list:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
 
 
-def files_of(folder: Path) -> dict[str, str]:
-    """Return the texts of all files below `folder` by path."""
-    return {
-        str(file.relative_to(folder)): file.read_text()
-        for file in folder.rglob("*")
-        if file.is_file()
-    }
-
-
 @contextmanager
 def refused(message: str) -> Iterator[None]:
     """Expect an InputError in one line that `message` matches."""

@@ -2,11 +2,9 @@
 
 import os
 import signal
-import sys
 import time
-import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,32 +43,3 @@ def left_after(environment: dict[str, str], seconds: float) -> list[str]:
     while (left := processes_of(environment)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return list(left.values())
-
-
-CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree")
-"""Audit events of changed folders."""
-
-
-def killed_at(change: int, action: Callable[[], object]) -> bool:
-    """Run `action` in a process that is killed before its change number `change`, from 0. Return
-    whether it was.
-    """
-    if (child := os.fork()) == 0:
-        left = [change]
-
-        def count(event: str, _arguments: tuple) -> None:
-            if event in CHANGES:
-                left[0] -= 1
-                if left[0] < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        try:
-            action()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, -signal.SIGKILL)
-    return status != 0

@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -15,7 +14,6 @@ from bnpo.config import (
     FREE,
     PRESETS,
     REMOVED,
-    TINY_MODEL,
     USUAL,
     DataSettings,
     TrainConfig,
@@ -116,7 +114,7 @@ def ranks(monkeypatch):
         ("--epochs 2 --steps 7", "--steps and --epochs both set the number of steps"),
         ("--template think --system-prompt x", "--template think is a system prompt itself"),
         ("--template think --system-prompt=", "--template think is a system prompt itself"),
-        ("--resume --overwrite", "--resume continues a run and --overwrite deletes it"),
+        ("--overwrite", "--overwrite: no such flag"),
         ("--algo beta", "--algo beta and --beta-parameters go together, as in --beta-parameters 2"),
         (
             "--algo weight --weight '`weight=(`'",
@@ -289,22 +287,8 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
 
 def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_downloaded(ranks, tmp_path):
     claim_folder(parse("--output-dir", str(tmp_path)), {})
-    with refused(
-        r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose"
-    ):
+    with refused(r"holds a run\. Continue it with --resume, delete the folder, or choose"):
         prepare_run(parse("--output-dir", str(tmp_path), "--model", "nobody/absent"))
-
-
-def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
-    run = tmp_path / "run"
-    run.mkdir()
-    claim_folder(parse("--output-dir", str(run)), {})
-    shutil.copytree(TINY_MODEL, run / "checkpoints" / "step-000002")
-    (run / "last").symlink_to("checkpoints/step-000002")
-    for model in (run / "last", run / "checkpoints" / "step-000002", run):
-        with refused(r"belongs to the run in .*run, which a new run would delete\. Choose"):
-            prepare_run(parse("--model", str(model), "--output-dir", str(run), "--overwrite"))
-    assert (run / "last" / "config.json").exists()
 
 
 def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):

@@ -23,17 +23,13 @@ from bnpo.files import ROOT
 from bnpo.prompts import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.folder import (
-    EARLIER,
     check_changes,
     check_output_dir,
     claim_folder,
-    delete_earlier,
     lock_run,
-    put_back,
 )
 from bnpo.runs.prepare import prepare_run
 from conftest import (
-    files_of,
     forked,
     free_port,
     make_model,
@@ -44,7 +40,6 @@ from conftest import (
     temporary_folder,
     users_environment,
 )
-from processes import killed_at
 
 
 def train(run, ranks, kill) -> None:
@@ -261,54 +256,14 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
     assert (run / "last").resolve().name == f"step-{steps:06d}"
 
 
-def overwriting(run, *flags: str):
-    """The config of a new run in the folder."""
-    return parse_train_config(["--preset", "tiny", "--output-dir", str(run), *flags], False)[0]
-
-
 @pytest.fixture
-def earlier(tmp_path) -> tuple:
-    """A folder with a run, as far as --overwrite looks at it, and its files."""
+def earlier(tmp_path):
+    """A folder with a run, as far as a new start looks at it."""
     run = tmp_path / "run"
-    texts = {"metrics.jsonl": "lines", "checkpoints/step-000003/x": "weights", "mine.txt": "mine"}
-    texts |= {"end.json": "{}", "evals/step-000003/results.json": "{}", "wandb/id": "0"}
-    for name, text in (texts | {"error.txt": "a traceback"}).items():
-        (run / name).parent.mkdir(parents=True, exist_ok=True)
-        (run / name).write_text(text)
-    (run / "last").symlink_to("checkpoints/step-000003")
-    claim_folder(overwriting(run), {"which": "earlier"}, resumed=True)
-    return run, files_of(run)
-
-
-def test_a_start_with_overwrite_that_is_killed_anywhere_loses_nothing_of_the_earlier_run(
-    earlier, tmp_path
-):
-    """Nor does a second start that is killed, or one that fails."""
-    source, before = earlier
-    config = overwriting(tmp_path / "copy", "--overwrite")
-    run = config.folder.output_dir
-
-    def start_and_fail() -> None:
-        claim_folder(config, {"which": "new"})
-        (run / "metrics.jsonl").write_text("of the new run")
-        put_back(run)
-
-    change, kills = 0, 0
-    while True:
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.copytree(source, run, symlinks=True)
-        if not killed_at(change, start_and_fail):
-            break
-        found = files_of(run)
-        for name, text in before.items():
-            assert text in (found.get(name), found.get(f"{EARLIER}/{name}")), (change, name)
-        killed_at(change // 2, start_and_fail)
-        check_output_dir(config)  # the same command can be repeated
-        start_and_fail()
-        assert files_of(run) == before, change
-        change, kills = change + 1, kills + 1
-    assert kills > 20
-    assert files_of(run) == before
+    run.mkdir()
+    config, _ = parse_train_config(["--preset", "tiny", "--output-dir", str(run)], False)
+    claim_folder(config, {"which": "earlier"})
+    return run
 
 
 def check_start(run, *flags: str) -> None:
@@ -322,8 +277,7 @@ def check_start(run, *flags: str) -> None:
     [
         ("--resume --lr 1e-3", "lr was 0.0001, is 0.001. Use the old settings, or --allow-changes"),
         ("--resume --allow-changes luck", "--allow-changes: there is no setting 'luck'"),
-        ("--resume --overwrite", "--resume continues a run and --overwrite deletes it"),
-        ("--train-data absent.jsonl", "holds a run. Continue it with --resume, replace it"),
+        ("--train-data absent.jsonl", "holds a run. Continue it with --resume, delete"),
         ("--resume --lr 1e-3 --allow-changes lr,which --steps 200", None),
     ],
 )
@@ -331,27 +285,20 @@ def test_a_start_compares_settings_with_those_of_the_run_before_it_reads_data(
     flags, message, earlier
 ):
     if message is None:
-        return check_start(earlier[0], *flags.split())
+        return check_start(earlier, *flags.split())
     with refused(re.escape(message)):
-        check_start(earlier[0], *flags.split())
+        check_start(earlier, *flags.split())
 
 
-def test_a_folder_between_two_runs_is_not_taken_for_an_empty_one(earlier):
-    run, _ = earlier
-    assert killed_at(4, lambda: claim_folder(overwriting(run), {}))
-    with refused("its earlier run is in .*, because a start with --overwrite was killed"):
-        check_output_dir(overwriting(run))
-    claim_folder(overwriting(run), {})
-    with refused("holds a run. Continue it with --resume, replace it with --overwrite, or choose"):
-        check_output_dir(overwriting(run))
-    delete_earlier(run)
-    assert sorted(path.name for path in run.iterdir()) == ["config.json", "mine.txt"]
-    (run / "config.json").write_text('{"model_type": "qwen2"}')
+def test_a_folder_with_files_of_a_run_is_not_taken_for_an_empty_one(earlier):
+    (earlier / "config.json").write_text('{"model_type": "qwen2"}')
+    with refused("has config.json, which a run would write over; choose another --output-dir"):
+        check_start(earlier)
     with refused("its config.json is of no run; choose another --output-dir"):
-        check_start(run, "--resume")
-    (run / "config.json").unlink()
-    (run / "error.txt").write_text("of a start that failed before it wrote more")
-    check_output_dir(overwriting(run))
+        check_start(earlier, "--resume")
+    (earlier / "config.json").unlink()
+    (earlier / "error.txt").write_text("of a start that failed before it wrote more")
+    check_start(earlier)
 
 
 def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):
@@ -391,49 +338,3 @@ def test_leftovers_of_other_launchers_are_removed_and_slurms_job_stays(has_launc
     after = json.loads(python("-c", code, environment=users_environment() | given).stdout)
     expected = SLURM | (ours | torchrun if has_launcher else {})
     assert {name: after[name] for name in given if name in after} == expected
-
-
-OVERWRITE = (*soak.FLAGS, "--steps", "2", "--save-every", "0", "--overwrite")
-NO_SERVER = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": 40 * "a"}
-NO_SERVER |= {"WANDB_INIT_TIMEOUT": "2"}
-AT_START = {"SIGNAL_STEP": "step-000000"}
-
-
-@pytest.mark.sampler
-@pytest.mark.parametrize(
-    ("flags", "environment", "end"),
-    [
-        pytest.param(
-            ("--wandb", "online"), NO_SERVER, "error: --wandb: W&B cannot", marks=pytest.mark.extra
-        ),
-        pytest.param((), AT_START | {"SIGNAL": "SIGTERM"}, "stopped: 0", marks=pytest.mark.extra),
-        ((), AT_START | {"SIGNAL": "SIGKILL"}, ""),
-    ],
-)
-def test_an_earlier_run_is_kept_until_the_new_one_has_made_a_step(
-    flags, environment, end, earlier, tmp_path
-):
-    run, before = earlier
-    suite = tmp_path / "suite.json"
-    suite.write_text(json.dumps(soak.SUITE))
-    command = (*OVERWRITE, "--eval-suite", suite, "--output-dir", run)
-    program = "tests/programs/signalled_evaluation.py" if "SIGNAL" in environment else "train.py"
-    done = run_ranks(1, program, *command, *flags, check=False, environment=environment)
-    assert "Traceback" not in done.stdout
-    found = files_of(run)
-    del found[".lock"]
-    if end:
-        assert end in done.stdout
-        assert f"{run}: holds the earlier run again, since the new one made no step" in done.stdout
-        assert found == before
-        return
-    assert done.returncode == 128 + signal.SIGKILL
-    kept = {name: found.get(f"{EARLIER}/{name}") for name in before if name != "mine.txt"}
-    assert kept == {name: text for name, text in before.items() if name != "mine.txt"}
-    console = run_ranks(1, "train.py", *command, environment=OTHER_LAUNCHERS | SLURM).stdout
-    assert re.search(r"\nstep 0: evaluation .*: pass@1 in %: arithmetic [\d.]+ [±(]", console)
-    assert re.search(r"\nstep 2: evaluation .*: pass@1 in %: arithmetic ", console)
-    assert not (run / EARLIER).exists()
-    assert not (run / "error.txt").exists()
-    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
-    assert (run / "mine.txt").exists()

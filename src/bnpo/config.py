@@ -325,8 +325,6 @@ class FolderSettings:
 
     output_dir: Path | None = None
     """Folder for everything that the run writes. The default is runs/<preset>-<algo>-seed<seed>."""
-    overwrite: bool = False
-    """Replace an earlier run in the output folder."""
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], NAMES] = ()
@@ -337,10 +335,6 @@ class FolderSettings:
     and when the run is stopped. 0: only then."""
     keep: NotNegative[int] = 2
     """Number of newest checkpoints to keep, besides `best`. 0: delete none."""
-
-    def __post_init__(self) -> None:
-        if self.resume and self.overwrite:
-            raise InputError("--resume continues a run and --overwrite deletes it: use one of them")
 
 
 @settings
@@ -480,7 +474,7 @@ PRESETS = {
 }
 
 # Settings of one run, which other runs of the same kind do not share
-OF_ONE_RUN = {"preset", "output_dir", "overwrite", "resume", "allow_changes"}
+OF_ONE_RUN = {"preset", "output_dir", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
 FREE |= {"rollouts_every", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may
@@ -496,7 +490,7 @@ now."""
 USUAL = {"preset", "algo", "model", "train_data", "template", "rewards", "grader"}
 USUAL |= {"questions_per_step", "samples_per_question", "epochs", "steps", "seed"}
 USUAL |= {"temperature", "max_answer_tokens", "lr", "lora_rank", "micro_batch_tokens"}
-USUAL |= {"output_dir", "overwrite", "resume", "eval_every", "eval_suite", "wandb", "dry_run"}
+USUAL |= {"output_dir", "resume", "eval_every", "eval_suite", "wandb", "dry_run"}
 """Settings that --help shows. --help-all shows all."""
 
 

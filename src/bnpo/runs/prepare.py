@@ -44,7 +44,6 @@ from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_tok
 from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
-    check_apart,
     check_changes,
     check_output_dir,
     checkpoint_folder,
@@ -130,8 +129,6 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         model = adapter_base(checkpoint) or checkpoint
     else:  # its weights need not be there yet
         model = model_folder(data.model, weights=False, adapters=False)
-    if not resumed:
-        check_apart(model, folder)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     longest = max(config.sampling.longest, suite.longest if suite else 0)
     tokenizer = prepare_tokenizer(config, model, longest)

@@ -4,6 +4,7 @@ the run's end.
 
 import time
 from collections import ChainMap, Counter
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
@@ -24,11 +25,8 @@ from bnpo.ranks import Ranks, gather
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
 from bnpo.runs.folder import (
-    EARLIER,
     checkpoint_folder,
     claim_folder,
-    delete_earlier,
-    put_back,
 )
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
@@ -71,20 +69,10 @@ class Run:
         self._sampler.close()
 
     def _end_folder(self, why: str) -> None:
-        """Write end.json. Rank 0 only.
-
-        If no step of this run was recorded, restore the run that it was to replace instead.
-        """
-        folder, earlier = self._folder, self._folder / EARLIER
-        try:
-            if not (folder / "last").exists() and put_back(folder):
-                print(f"{folder}: holds the earlier run again, since the new one made no step")
-                return
+        """Write end.json. Rank 0 only."""
+        with suppress(OSError):  # such as a full disk, for which the run may end
             end = {"step": self.progress.step, "why": why.splitlines()[0]}
-            write_json(folder / "end.json", end)
-        except OSError as error:  # such as a full disk, for which the run may end
-            if earlier.exists():
-                print(f"{earlier}: holds the earlier run, which cannot be moved back ({error})")
+            write_json(self._folder / "end.json", end)
 
     def start(self) -> tuple[Learner, Sampler, WeightSync]:
         """Load the models, open the metrics, and return learner, sampler and their sync.
@@ -138,7 +126,7 @@ class Run:
         )
         if prepared.resumed:  # last: nothing is deleted for a start that cannot open W&B
             rewind(self._folder, self.progress)
-            claim_folder(config, facts, resumed=True)
+            claim_folder(config, facts)
             print(f"continuing after step {self.progress.step}", flush=True)
 
     def continues(self) -> bool:
@@ -240,9 +228,6 @@ class Run:
         every = config.folder.save_every
         if is_best or not self.continues() or (every and step.number % every == 0):
             self.save()
-        if self._tracker:  # the run that --overwrite replaces is needed no more
-            with writing(self._folder):
-                delete_earlier(self._folder)
 
     def _look_at_first_answers(self, step: Step) -> None:
         """After the first steps, print and write what their answers say about the run's success.
