@@ -7,21 +7,10 @@ from filelock import FileLock
 from bnpo.config import FREE, REMOVED, TrainConfig, flat_settings
 from bnpo.files import InputError, lock, read_json, step_name, write_json, writing
 
-# One entry per step; `bad` in old runs
-STEP_FOLDERS = ("bad", "checkpoints", "evals", "rollouts", "tokens", "watch")
-# What a run writes into its folder, which a new run would write over
-RUN_FILES = (
-    *STEP_FOLDERS,
-    "best",
-    "end.json",
-    "error.txt",
-    "findings.json",
-    "last",
-    "metrics.jsonl",
-    "report.html",
-    "wandb",
-    "config.json",
-)
+# One entry per step
+STEP_FOLDERS = ("checkpoints", "evals", "rollouts", "tokens", "watch")
+# What a new run would write over, or add to
+RUN_FILES = ("config.json", "metrics.jsonl", "last", "best", "wandb", *STEP_FOLDERS)
 OTHER_FOLDER = "choose another --output-dir"
 
 
@@ -40,8 +29,7 @@ def lock_run(folder: Path) -> FileLock:
 def check_output_dir(config: TrainConfig) -> None:
     """Raise InputError if the folder of a new run holds a run, or other files of such names."""
     folder = config.folder.output_dir
-    # A start that failed before it claimed the folder may have left an error.txt
-    found = [name for name in RUN_FILES if name != "error.txt" and (folder / name).exists()]
+    found = [name for name in RUN_FILES if (folder / name).exists()]
     settings = folder / "config.json"
     # The folder of a model has a config.json, too, but without a preset.
     if settings.exists() and "preset" in read_json(settings, OTHER_FOLDER):
