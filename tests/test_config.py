@@ -148,7 +148,10 @@ def ranks(monkeypatch):
         # Found with the data and the model
         ("--model tests", "tests: holds no config.json"),
         ("--max-answer-tokens 250", r"up to 314 tokens do not fit the context of .*; lower .* 58"),
-        ("--max-prompt-tokens 5", "needed, what --max-prompt-tokens 5 leaves of the data has 0"),
+        (
+            "--max-prompt-tokens 5",
+            "needed, and of the data's 7500 only 0 have prompts of at most 5 to",
+        ),
     ],
 )
 def test_bad_input_is_one_line_that_names_the_cure(flags, message, ranks, tmp_path):

@@ -354,14 +354,3 @@ def last_box(solution: str) -> str:
     if answer is None:
         raise ValueError(f"a box without end in the solution '{solution[:60]}'")
     return answer
-
-
-def check_enough(
-    problems: Sequence[Problem], questions_per_step: int, source: str, cure: str = "lower it"
-) -> None:
-    """Raise InputError if `problems`, which are in `source`, are fewer than a step's questions."""
-    if len(problems) < questions_per_step:
-        raise InputError(
-            f"--questions-per-step: {questions_per_step} different questions are needed, {source} "
-            f"has {len(problems)}; {cure}"
-        )

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from bnpo.data import check_enough
 from bnpo.files import InputError, line_of, read_text
 from bnpo.tasks import Messages, Problem
 
@@ -101,16 +100,21 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
 def encode_problems(
     problems: Sequence[Problem], tokenizer, limit: int, questions_per_step: int = 1
 ) -> tuple[list[Problem], list[list[int]]]:
-    """Return the problems with prompts of at most `limit` tokens, and their token ids."""
-    check_enough(problems, questions_per_step, "the data set")
+    """Return the problems with prompts of at most `limit` tokens, and their token ids. Raises
+    InputError if they are fewer than a step's questions.
+    """
     kept, prompts = [], []
     for problem in problems:
         prompt = encode_prompt(tokenizer, problem.problem)
         if len(prompt) <= limit:
             kept.append(problem)
             prompts.append(prompt)
-    rest = f"what --max-prompt-tokens {limit} leaves of the data"
-    check_enough(kept, questions_per_step, rest, "raise that, or lower --questions-per-step")
+    if len(kept) < questions_per_step:
+        raise InputError(
+            f"--questions-per-step: {questions_per_step} different questions are needed, and of "
+            f"the data's {len(problems)} only {len(kept)} have prompts of at most {limit} tokens; "
+            "lower it, or raise --max-prompt-tokens"
+        )
     return kept, prompts
 
 
