@@ -39,7 +39,7 @@ RUNS = {
 }
 """Number of ranks and flags, of which later ones win. A quarter of the preset's questions still
 makes several micro-batches per rank."""
-COMMON = "--preset tiny --questions-per-step 8 --steps 4 --rollouts-every 1"
+COMMON = "--preset tiny --questions-per-step 8 --steps 4 --rollouts-every 1 --watch-questions 0"
 
 
 def main() -> None:

@@ -60,6 +60,8 @@ FLAGS += (
     "3",
     "--rollouts-every",
     "1",
+    "--watch-questions",
+    "2",
 )
 
 

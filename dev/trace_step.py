@@ -18,7 +18,7 @@ from types import CodeType, FrameType
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
 FLAGS = "--preset tiny --algo bnpo --steps 2 --questions-per-step 4 --eval-every 0"
-FLAGS += " --save-every 0 --rollouts-every 0"
+FLAGS += " --watch-questions 0 --save-every 0 --rollouts-every 0"
 
 
 def main() -> None:

@@ -91,6 +91,7 @@ def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> 
         "output_dir": folder,
         "resume": False,
         "eval_every": 0,
+        "watch_questions": 0,
     }
     return with_settings(config, **changes)
 
@@ -116,14 +117,14 @@ def sample_answers(config: TrainConfig) -> Sample:
 
 
 def fit_accuracies(batch: Batch, task: Task, config: TrainConfig) -> BetaFit | None:
-    """Return the Beta distribution of the questions' accuracies in the first reward, or None
+    """Return the Beta distribution of the questions' accuracies in the reward of --signal, or None
     if the rewards are not just right and wrong, or no distribution fits.
     """
-    first = config.first_reward
+    first, *others = config.signal_rewards
     (lowest, highest), values = task.grader.ranges[first], batch.rewards[:, :, first]  # [n, m]
     counted = ~batch.failed  # [n, m]
     kept = counted.sum(axis=1) >= 2  # [n]
-    if not np.isin(values[counted], (lowest, highest)).all() or not kept.any():
+    if others or not np.isin(values[counted], (lowest, highest)).all() or not kept.any():
         return None
     right, counts = ((values == highest) & counted).sum(axis=1)[kept], counted.sum(axis=1)[kept]
     # Corrected, because few answers scatter much: sample moments would take that for a spread of
@@ -175,8 +176,8 @@ def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     batch, task = sample.batch, sample.task
     names = [reward_name(reward) for reward in config.data.rewards]
-    counted = ~batch.failed  # [n, m]
-    mixed = has_signal(batch.rewards[:, :, [config.first_reward]], batch.failed).mean()
+    counted, signal = ~batch.failed, config.signal_rewards  # [n, m], indices
+    mixed = has_signal(batch.rewards[:, :, signal], batch.failed).mean()
     n, m, _ = batch.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
@@ -192,7 +193,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
         else:
             table.add_row(f"mean reward {name}", f"{values.mean():.3f}")
             table.add_row(f"lowest and highest {name}", f"{values.min():g}, {values.max():g}")
-    table.add_row("questions whose answers differ in the first reward", f"{mixed:.1%}")
+    table.add_row("questions with a signal (--signal)", f"{mixed:.1%}")
     table.add_row("cut off at --max-answer-tokens", f"{1 - batch.finished.mean():.1%}")
     table.add_row("without a final answer", f"{unstated_share([batch], task, config):.1%}")
     table.add_row("answers left out, because a reward failed", f"{batch.failed.mean():.1%}")

@@ -138,9 +138,12 @@ SIDE = [["good and long", "good"], ["bad and long", "bad"], ["good", "bad"], ["b
     [
         ({}, [0, 2]),  # and the first of the others, as only one question differs in `good`
         ({"reward_weights": (0.0, 1.0)}, [0, 1]),  # `good` is only recorded
+        ({"reward_weights": (0.0, 1.0), "signal": "good"}, [0, 2]),
+        ({"signal": "long"}, [0, 1]),
+        ({"signal": "all"}, [0, 1]),
     ],
 )
-def test_the_first_reward_that_is_trained_on_is_the_signal(settings, trained, tmp_path):
+def test_the_first_reward_or_that_of_the_flag_is_the_signal(settings, trained, tmp_path):
     batch, _ = sampled(tmp_path, [SIDE[:2], SIDE[2:]], functions=("good", "long"), **settings)
     assert batch.trained.tolist() == trained
 

@@ -115,6 +115,7 @@ def ranks(monkeypatch):
         ("--template think --system-prompt x", "--template think is a system prompt itself"),
         ("--template think --system-prompt=", "--template think is a system prompt itself"),
         ("--overwrite", "--overwrite: no such flag"),
+        ("--signal length", "--signal: there is no reward 'length'; known: accuracy, all"),
         ("--algo beta", "--algo beta and --beta-parameters go together, as in --beta-parameters 2"),
         (
             "--algo weight --weight '`weight=(`'",

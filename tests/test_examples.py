@@ -21,7 +21,7 @@ SMALL = (
     "--questions-per-step 4 --samples-per-question 4 --max-prompt-tokens 64 --max-answer-tokens 64 "
     "--steps 1"
 )
-SMALL += " --eval-every 0 --rollouts-every 1"
+SMALL += " --eval-every 0 --watch-questions 0 --rollouts-every 1"
 STAND_INS = {
     # Its rule needs references that are numbers
     "smollm2.sh": "--model data/tiny-model --train-data word-problems --max-prompt-tokens 160",

@@ -78,7 +78,7 @@ def refuse_family(folder: Path, family: str) -> str:
     settings, reason = REFUSED_LATER[family]
     model, run = folder / family, folder / "run"
     make_family(model, family, **settings)
-    flags = ("--preset", "tiny", "--model", model, "--eval-every", 0, "--rollouts-every", 0)
+    flags = ("--preset", "tiny", "--model", model, "--eval-every", 0, "--watch-questions", 0)
     done = run_ranks(2, "train.py", *flags, "--output-dir", run, check=False)
     assert done.returncode == 2
     [line] = [line for line in done.stdout.splitlines() if line.startswith("error: ")]

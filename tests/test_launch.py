@@ -45,7 +45,7 @@ LAUNCHERS = {
     "launch.py 2": [sys.executable, "scripts/launch.py", "--num_gpus", "2"],
 }
 TINY = ("train.py", "--preset", "tiny", "--questions-per-step", "4", "--samples-per-question", "4")
-TINY += ("--max-answer-tokens", "16", "--rollouts-every", "0", "--eval-every", "0")
+TINY += ("--max-answer-tokens", "16", "--watch-questions", "0", "--eval-every", "0")
 EXTRA = pytest.mark.extra
 
 

@@ -33,7 +33,7 @@ def test_training_learns(tmp_path):
     """
     run = tmp_path / "run"
     flags = ("--preset", "tiny", "--steps", 8, "--lr", "2e-4", "--warmup-steps", 2, "--seed", 0)
-    flags += ("--questions-per-step", 16, "--eval-every", 8)
+    flags += ("--questions-per-step", 16, "--eval-every", 8, "--watch-questions", 0)
     launch = ("scripts/launch.py", "--num_gpus", 1, "train.py")
     printed = program(*launch, *flags, "--output-dir", run)
     lines = json_lines(run / "metrics.jsonl")

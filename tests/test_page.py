@@ -259,7 +259,7 @@ def real_run(tmp_path_factory) -> Path:
     suite |= {"temperature": 0.6, "top_p": 1.0, "template": "chat", "max_answer_tokens": 64}
     write_json(folder / "suite.json", suite | {"max_prompt_tokens": 64})
     flags = ("--questions-per-step", 8, "--samples-per-question", 8, "--max-answer-tokens", 40)
-    flags += ("--steps", 3, "--rollouts-every", 2, "--eval-every", 3)
+    flags += ("--steps", 3, "--rollouts-every", 2, "--watch-questions", 2, "--eval-every", 3)
     flags += ("--eval-suite", folder / "suite.json", "--output-dir", folder / "run")
     run_ranks(1, "train.py", "--preset", "tiny", *flags)
     file = folder / "run" / "rollouts" / "step-000003.jsonl"

@@ -22,7 +22,7 @@ from bnpo_estimators import Method, compute_advantages
 from conftest import json_lines, make_model, run_ranks
 
 pytestmark = pytest.mark.sampler
-EVERY_STEP = ("--rollouts-every", 1)
+EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)
 """Answers of all steps are kept; tests of resumed runs have watched questions."""
 TINY = ("--preset", "tiny", "--questions-per-step", 8, *EVERY_STEP)
 """A quarter of the preset's questions."""

@@ -25,7 +25,7 @@ from conftest import forked, python, run_ranks, temporary_folder
 pytestmark = [pytest.mark.extra, pytest.mark.real_model, pytest.mark.sampler]
 
 FLAGS = ("--preset", "smollm2", "--questions-per-step", 4, "--samples-per-question", 4)
-FLAGS += ("--eval-every", 0, "--rollouts-every", 0, "--save-every", 100)
+FLAGS += ("--eval-every", 0, "--watch-questions", 0, "--rollouts-every", 0, "--save-every", 100)
 STEPS = 4
 
 

@@ -80,7 +80,7 @@ def test_merged_lora_is_synced_and_a_forgotten_sync_of_it_is_seen():
 
 
 FLAGS = "--preset tiny --questions-per-step 8 --samples-per-question 4 --rollouts-every 1"
-FLAGS += " --algo remax"
+FLAGS += " --watch-questions 2 --algo remax"
 REWARD = """
 from pathlib import Path
 

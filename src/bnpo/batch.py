@@ -141,7 +141,7 @@ def sample_batch(
         groups += sample_groups(task, questions, seeds, sampler, config, seconds)
         rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
         failed = np.stack([group.failed for group in groups])  # [q, m]
-        signals = has_signal(rewards[:, :, [config.first_reward]], failed)  # [q]
+        signals = has_signal(rewards[:, :, config.signal_rewards], failed)  # [q]
         if signals.sum() >= n:
             break
     greedy = [group.greedy[1].rewards for group in groups if group.greedy]  # [q][1, K]
@@ -218,7 +218,7 @@ def sample_groups(
 
 
 def has_signal(
-    rewards: np.ndarray,  # [q, m, K], those that count
+    rewards: np.ndarray,  # [q, m, K], such as those of `TrainConfig.signal_rewards`
     failed: np.ndarray,  # [q, m]
 ) -> np.ndarray:
     """Return whether the answers to each question that have not failed differ in one of these

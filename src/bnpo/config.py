@@ -25,6 +25,7 @@ from bnpo.prompts import SYSTEM_PROMPTS
 from bnpo_estimators import AS_THEY_ARE, Method, SettingError, find_estimator, try_users_estimator
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
+ALL_REWARDS = "all"  # a value of --signal
 
 T = TypeVar("T")
 Positive = Annotated[T, Field(gt=0)]
@@ -177,6 +178,11 @@ class DataSettings:
                 f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function "
                 "another name"
             )
+        if ALL_REWARDS in names:
+            raise InputError(
+                f"--rewards: --signal {ALL_REWARDS} means any reward; give the function "
+                f"`{ALL_REWARDS}` another name"
+            )
         if not -math.inf < low < high < math.inf:
             raise InputError(
                 f"--reward-range: {low:g} {high:g}: must be two finite numbers, the lower first"
@@ -193,9 +199,13 @@ class BatchSettings:
     samples_per_question: Positive[int] = 16
     """Answers sampled for each question (m)."""
     resample_rounds: NotNegative[int] = 0
-    """DAPO's dynamic sampling: while fewer than n questions have answers that differ in the first
-    reward, draw n more, at most this many times. The learner takes n of all questions drawn, first
-    those with such a difference; BNPO's fit uses all."""
+    """DAPO's dynamic sampling: while fewer than n questions have a signal (--signal), draw n more,
+    at most this many times. The learner takes n of all questions drawn, first those with a signal;
+    BNPO's fit uses all."""
+    signal: str | None = None
+    """Reward whose difference makes the answers to a question a signal, by its name in the metrics,
+    or `all`: any reward that is trained on. The default is the first of them, so that a length or
+    format reward does not hide that no answer is right."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -347,8 +357,11 @@ class LoggingSettings:
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
-    """With k, write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k, ... as text, and the
-    answers to a few fixed questions after steps 0, k, 2k, ... 0: only those of skipped updates."""
+    """With k, write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k, ... as text. 0: only
+    those of skipped updates."""
+    watch_questions: NotNegative[int] = 8
+    """Number of fixed training questions that are answered again every --rollouts-every steps.
+    0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
     """Log to Weights & Biases, too: `online` uploads to the project WANDB_PROJECT, `offline` keeps
     a folder to upload later. The variable WANDB_MODE can only reduce what is sent."""
@@ -388,16 +401,24 @@ class TrainConfig:
             raise InputError(
                 f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
             )
+        names = list(map(reward_name, self.data.rewards))
+        if batch.signal not in (None, ALL_REWARDS, *names):
+            known = ", ".join([*names, ALL_REWARDS])
+            raise InputError(f"--signal: there is no reward '{batch.signal}'; known: {known}")
         with naming_flags():
             try_users_estimator(self.method, batch.samples_per_question, rewards)
 
     @property
-    def first_reward(self) -> int:
-        """Index of the first reward that is trained on. It decides whether an answer is right, and
-        a question has a signal if its answers differ in it.
+    def signal_rewards(self) -> list[int]:
+        """Indices of the rewards of --signal: a question has a signal if its answers differ in one
+        of them. The first one decides whether an answer is right.
         """
-        weights = self.method.reward_weights or (1.0,)
-        return next(k for k, weight in enumerate(weights) if weight)
+        names, signal = list(map(reward_name, self.data.rewards)), self.batch.signal
+        weights = self.method.reward_weights or (1.0,) * len(names)
+        trained = [k for k, weight in enumerate(weights) if weight]  # others are only recorded
+        if signal is None:
+            return trained[:1]
+        return trained if signal == ALL_REWARDS else [names.index(signal)]
 
     @property
     def users_range(self) -> tuple[float, float]:
@@ -476,15 +497,10 @@ PRESETS = {
 # Settings of one run, which other runs of the same kind do not share
 OF_ONE_RUN = {"preset", "output_dir", "resume", "allow_changes"}
 FREE = OF_ONE_RUN | {"epochs", "steps", "sync_tolerance", "save_every", "keep"}
-FREE |= {"rollouts_every", "wandb"}
+FREE |= {"rollouts_every", "watch_questions", "wandb"}
 """Settings that do not change what a run computes up to a given step, so that a resumed run may
 have other values."""
-REMOVED = {
-    "betas": [0.9, 0.999],
-    "max_concentration": 100.0,
-    "top_k_in_learner": True,
-    "signal": None,
-}
+REMOVED = {"betas": [0.9, 0.999], "max_concentration": 100.0, "top_k_in_learner": True}
 """Settings of earlier versions that changed what a run computes, with the value that all runs have
 now."""
 USUAL = {"preset", "algo", "model", "train_data", "template", "rewards", "grader"}

@@ -19,7 +19,7 @@ MAX_DECODED = 256  # answers that are decoded to look for a final answer in them
 MAX_CUT_OFF_SHARE, MAX_CUT_OFF_SHARE_UNLEARNED = 0.95, 0.5
 MAX_UNSTATED_SHARE = 0.5  # of answers without a final answer
 MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be computed
-MIN_MIXED_SHARE = 0.1  # of questions whose answers differ in the first reward
+MIN_MIXED_SHARE = 0.1  # of questions with a signal (--signal)
 # What to do if a reward has one value for all answers: the lowest, the highest, or another
 ALL_SAME = {
     "lowest": (
@@ -38,7 +38,7 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
     failed = np.concatenate([step.failed for step in steps])  # [n, m]
     cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
-    mixed = has_signal(rewards[:, :, [config.first_reward]], failed).mean()
+    mixed = has_signal(rewards[:, :, config.signal_rewards], failed).mean()
     failures = sum((step.failures for step in steps), Counter())
     findings = []  # kinds and texts
     if text := _failing(failed, failures, config.data.rewards):
@@ -54,9 +54,9 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
     findings += all_same
     if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
-        name = reward_name(config.data.rewards[config.first_reward])
+        names = " or ".join(reward_name(config.data.rewards[k]) for k in config.signal_rewards)
         text = (
-            f"only {mixed:.0%} of the questions have answers that differ in {name}; raise "
+            f"only {mixed:.0%} of the questions have answers that differ in {names}; raise "
             "--samples-per-question or --temperature, or take easier or harder problems"
         )
         findings.append(("few_mixed_groups", text))

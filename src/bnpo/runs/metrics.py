@@ -110,11 +110,11 @@ def _signal_metrics(
     has a finite range, what right and wrong answers have in common.
     """
     rewards, failed = batch.rewards, batch.failed  # [q, m, K], [q, m]
-    metrics = {"groups/all_equal": _equal_share(batch, config.first_reward)}
+    metrics = {"groups/all_equal": _equal_share(batch, config.signal_rewards)}
     several = rewards.shape[2] > 1
     for k, reward in enumerate(config.data.rewards if several else ()):
-        metrics[f"groups/all_equal/{reward_name(reward)}"] = _equal_share(batch, k)
-    first = config.first_reward
+        metrics[f"groups/all_equal/{reward_name(reward)}"] = _equal_share(batch, [k])
+    first = config.signal_rewards[0]
     values, (lowest, highest) = rewards[:, :, first], ranges[first]  # [q, m]
     if np.isfinite(highest - lowest):
         for name, value in (("right", highest), ("wrong", lowest)):
@@ -126,9 +126,8 @@ def _signal_metrics(
     return metrics
 
 
-def _equal_share(batch: Batch, k: int) -> float:
-    """Return the share of questions whose answers are equal in reward k."""
-    return float((~has_signal(batch.rewards[:, :, [k]], batch.failed)).mean())
+def _equal_share(batch: Batch, rewards: Sequence[int]) -> float:
+    return float((~has_signal(batch.rewards[:, :, rewards], batch.failed)).mean())
 
 
 def _mean(values: np.ndarray) -> float:

@@ -32,8 +32,6 @@ from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
 
-WATCHED_QUESTIONS = 8  # of training, which are answered again and again
-
 
 class Run:
     """Context manager around the steps of a run. All ranks must call its public methods at the same
@@ -165,10 +163,11 @@ class Run:
         """Let the model after `step` answer the watched questions, if it is their turn, and
         return the seconds.
         """
-        if not self._is_due(self._config.logging.rollouts_every, step):
+        logging = self._config.logging
+        if not (logging.watch_questions and self._is_due(logging.rollouts_every, step)):
             return {}
         task = self._prepared.task
-        questions = watched_questions(len(task.problems), WATCHED_QUESTIONS)
+        questions = watched_questions(len(task.problems), logging.watch_questions)
         # With seeds of their own: the rest of the run is the same without these questions
         seeds = sampling_seeds(self._config.sampling.seed, WATCHED, questions)
         started = time.perf_counter()
