@@ -6,12 +6,19 @@ torchrun --nproc_per_node 2 train.py --algo bnpo    # the same
 python train.py --algo bnpo    # one rank, without a launcher
 python train.py --help    # the usual flags; --help-all shows all
 python train.py --preset paper-7b --dry-run    # check settings and data, start nothing
+python train.py --preset paper-7b --print-config    # print all settings, start nothing
 """
 
+import json
 import os
 import sys
 
-from bnpo.environment import become_only_rank, expects_cuda, is_rank, setup_environment
+from bnpo.environment import (
+    become_only_rank,
+    expects_cuda,
+    is_rank,
+    setup_environment,
+)
 from bnpo.errors import error_line
 
 
@@ -25,12 +32,14 @@ def main() -> None:
 
 def run(argv: list[str]) -> None:
     """Train, or print what a dry run finds, as command line `argv` asks. Raises InputError."""
-    from bnpo.config import check_config, parse_train_config
+    from bnpo.config import check_config, flat_settings, parse_train_config
 
     # DeepSpeed's launcher adds --local_rank to the flags. The environment says the same.
     argv = [flag for flag in argv if not flag.startswith("--local_rank")]
     # Wrong flags are refused before torch is imported
     config, preset_line = parse_train_config(argv, expects_cuda())
+    if config.print_config:
+        return print(json.dumps(flat_settings(config), indent=2)) if is_rank_0() else None
     if is_rank_0():
         print(preset_line, flush=True)
     if config.dry_run:

@@ -197,7 +197,7 @@ def test_choices_of_flags_are_those_of_the_code():
     assert set(names.replace(" or ", ", ").split(", ")) == ESTIMATORS.keys()
     assert get_args(get_type_hints(DataSettings)["grader"]) == GRADERS
     assert get_args(get_type_hints(TrainConfig)["preset"]) == ("auto", *PRESETS)
-    assert flat_settings(PRESETS["tiny"]).keys() >= FREE | USUAL - {"dry_run"}
+    assert flat_settings(PRESETS["tiny"]).keys() >= FREE | USUAL - {"dry_run", "print_config"}
     assert all(config.preset == name for name, config in PRESETS.items())
 
 
@@ -224,7 +224,7 @@ def test_the_format_of_smollm2_is_the_one_that_the_cpu_multiplies_faster(
 
 
 def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
-    everything = {*flat_settings(PRESETS["tiny"]), "dry_run"}
+    everything = {*flat_settings(PRESETS["tiny"]), "dry_run", "print_config"}
     for flag, names in (("--help", USUAL), ("--help-all", everything), ("--help", USUAL)):
         with pytest.raises(SystemExit):
             parse("--preset", "smollm2", flag)

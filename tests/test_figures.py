@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnpo.config import flat_settings, parse_train_config
+from bnpo.config import parse_train_config
 from bnpo.runs.folder import claim_folder
 from bnpo.runs.tracking import Tracker
 from bnpo_estimators import fit_beta
@@ -24,7 +24,7 @@ def write(tmp_path):
         config, _ = parse_train_config(flags, has_cuda=False)
         folder.mkdir()
         claim_folder(config, {})
-        tracker = Tracker(config.folder.output_dir, flat_settings(config), steps, 0)
+        tracker = Tracker(config, steps, 0)
         tracker.write(0, {"eval/average": 0.3})
         rng = np.random.default_rng(config.sampling.seed)
         for step in range(1, steps + 1):

@@ -287,6 +287,8 @@ def test_wrong_models_data_and_gpus_are_named(tmp_path):
 def test_the_programs_plan_and_write_nothing(tmp_path):
     run = tmp_path / "run"
     train = ("train.py", "--preset", "tiny", "--output-dir", run)
+    settings = json.loads(python(*train, "--lr", "0.5", "--print-config").stdout)
+    assert (settings["preset"], settings["lr"]) == ("tiny", 0.5)
     printed = python(*train, "--lr", "0.5", "--dry-run").stdout
     assert re.match(r"preset tiny \(from --preset\)\n  lr +0\.5 +preset: 0\.0001\n", printed)
     assert "arithmetic: 7,500 problems, 0 of them left out: prompt over 64 tokens\n" in printed

@@ -157,7 +157,12 @@ NO, YES = np.zeros((4, 2), dtype=bool), np.ones((4, 2), dtype=bool)
 RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
-NO_TAGS = RECORDED | {"rewards": np.array([[[0.0, 0.0], [1.0, 0.0]]] * 4)}
+PHANTOM = RECORDED | {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]]] * 2)}
+NO_PHANTOM = PHANTOM | {"weights": (1.0, 0.2)}
+ENERGY = (
+    "% of the advantages' energy (the sum of their squares) lies in groups without a right answer"
+)
+
 USERS = f"{ROOT / 'examples' / 'reward.py'}:shows_work"
 FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": (USERS,)}
 FAILING |= {"rewards": NONE_RIGHT}
@@ -178,11 +183,8 @@ UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (-
         (FAILING, ["failing"], "8 of 8 answers are left out, because rewards could not be comput"),
         ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
-        (
-            NO_TAGS,
-            ["all_lowest"],
-            "format is 0 for all 8 answers: no answer has the tags; have",
-        ),
+        (PHANTOM, ["phantom_advantages"], ENERGY),
+        (NO_PHANTOM, [], ""),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
 )

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from bnpo.config import flat_settings, parse_train_config
+from bnpo.config import parse_train_config
 from bnpo.runs.tracking import Tracker, WandbLog, wandb_mode
 from conftest import refused
 
@@ -23,7 +23,7 @@ def test_a_line_per_step(tmp_path, capsys):
     run = tmp_path / "run"
     config, _ = parse_train_config(["--preset", "tiny", "--output-dir", str(run)], has_cuda=False)
     run.mkdir()
-    tracker = Tracker(run, flat_settings(config), 2, 0)
+    tracker = Tracker(config, 2, 0)
     for step in (1, 2):
         tracker.log(step, METRICS)
     tracker.close()
@@ -54,8 +54,7 @@ def test_a_line_says_that_the_variable_forbids_what_the_flag_asks_for(
 ):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     flags = ["--preset", "tiny", "--wandb", "online", "--output-dir", str(tmp_path)]
-    config, _ = parse_train_config(flags, has_cuda=False)
-    Tracker(tmp_path, flat_settings(config), 1, 0).close()
+    Tracker(parse_train_config(flags, has_cuda=False)[0], 1, 0).close()
     assert capsys.readouterr().out == (
         "W&B: disabled, since --wandb is online and WANDB_MODE is disabled\n"
     )
@@ -95,7 +94,7 @@ def test_a_server_that_does_not_answer_is_one_line(tmp_path, monkeypatch):
         flags = ["--preset", "tiny", "--wandb", "online", "--output-dir", str(tmp_path)]
         config, _ = parse_train_config(flags, has_cuda=False)
         with refused(r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE="):
-            WandbLog(config.folder.output_dir, flat_settings(config), "online")
+            WandbLog(config, "online")
         wandb.teardown()
 
 
@@ -121,7 +120,7 @@ def test_steps_that_go_back_are_kept_and_wandbs_own_variables_hold(
     config, _ = parse_train_config(
         ["--preset", "tiny", "--wandb", "offline", "--output-dir", str(run)], has_cuda=False
     )
-    log = WandbLog(config.folder.output_dir, flat_settings(config), "offline")
+    log = WandbLog(config, "offline")
     for step in (1, 2, 3, 2, 3):  # as a run that is resumed after step 1
         log.log(step, {"reward/mean": step / 8})
     log.close()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bnpo.config import FREE, PRESETS, flat_settings
+from bnpo.config import FREE, GONE, PRESETS, flat_settings
 from bnpo.files import InputError, short_name, step_name
 
 PAPER_DATASETS = {
@@ -35,13 +35,14 @@ METHODS |= {"pass_at_k": "Pass@K"}
 """Names of the algorithms in tables and figures, in the order of the rows."""
 NAMES_OF_ROWS = {"model", "algo", "decompose", "seed"}
 LAST_BITS = {
+    "max_bad_steps",
     "micro_batch_tokens",
     "gradient_checkpointing",
     "offload_optimizer",
     "offload_weights",
 }
 LAST_BITS |= {"sampler_ranks", "gpu_memory", "enforce_eager", "eval_every", "eval_suite"}
-NOT_COMPARED = NAMES_OF_ROWS | LAST_BITS | FREE
+NOT_COMPARED = NAMES_OF_ROWS | LAST_BITS | FREE | GONE
 """Settings in which the runs of one row may differ: they name the row, or change no more than the
 last bits of what is learned, or nothing that a run computes up to a given step."""
 

@@ -242,11 +242,6 @@ class SamplingSettings:
     """Seed of the order of questions, of all sampling, and of LoRA's first values."""
 
     @property
-    def longest(self) -> int:
-        """The most tokens of prompt plus answer."""
-        return self.max_prompt_tokens + self.max_answer_tokens
-
-    @property
     def drawn(self) -> tuple[float, int | None]:
         """Temperature and top k of the learner's log-probabilities."""
         return self.temperature, self.top_k
@@ -378,6 +373,8 @@ class TrainConfig:
     dry_run: bool = False
     """Check settings and data, print disk space and prompts, and start nothing. scripts/plan.py
     also estimates memory and hours on GPUs."""
+    print_config: bool = False
+    """Print all settings as JSON, as the run's config.json would have them, and start nothing."""
     method: Method = Method()
     data: DataSettings = DataSettings()
     columns: Columns = Columns()
@@ -503,18 +500,23 @@ have other values."""
 REMOVED = {"betas": [0.9, 0.999], "max_concentration": 100.0, "top_k_in_learner": True}
 """Settings of earlier versions that changed what a run computes, with the value that all runs have
 now."""
+GONE = REMOVED.keys() | {"config", "exact_entropy", "max_bad_steps", "overwrite", "save_merged"}
+"""All settings of earlier versions in the config.json of old runs."""
 USUAL = {"preset", "algo", "model", "train_data", "template", "rewards", "grader"}
 USUAL |= {"questions_per_step", "samples_per_question", "epochs", "steps", "seed"}
 USUAL |= {"temperature", "max_answer_tokens", "lr", "lora_rank", "micro_batch_tokens"}
 USUAL |= {"output_dir", "resume", "eval_every", "eval_suite", "wandb", "dry_run"}
+USUAL |= {"print_config"}
 """Settings that --help shows. --help-all shows all."""
 
 
 def flat_settings(config: TrainConfig, **facts: object) -> dict:
-    """Return all settings as JSON holds them, without groups and --dry-run, and then `facts`."""
+    """Return all settings as JSON holds them, without groups, --dry-run and --print-config,
+    followed by `facts`.
+    """
     values: dict[str, object] = {}
     for name, value in asdict(config).items():
-        if name != "dry_run":
+        if name not in ("dry_run", "print_config"):
             values |= value if isinstance(value, dict) else {name: value}
     return json.loads(json.dumps(values | facts, default=str))
 

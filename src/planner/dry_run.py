@@ -45,6 +45,7 @@ def dry_run_training(config: TrainConfig, planning: Planning | None = None) -> N
     lines = [*changed_settings(config), *inputs.lines, *objective_lines(config), *lines]
     print_plan(lines, seconds, planning)
     if planning is None:
+        print("all settings: python train.py --print-config ...")
         print("memory and hours on GPUs: python scripts/plan.py --gpu H100 train.py ...")
 
 

@@ -16,6 +16,7 @@ from bnpo.evaluation.suites import (
     check_references,
     encode_prompts,
     load_suite,
+    longest_sequence,
     override,
     own_settings,
     suite_problems,
@@ -88,7 +89,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
     """Return what a training run and its evaluations read. Raises InputError for wrong files."""
     data, batch, limit = config.data, config.batch, config.sampling.max_prompt_tokens
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
-    longest = max(config.sampling.longest, suite.longest if suite else 0)
+    longest = longest_sequence(config, suite)
     folder, shape, tokenizer = find_model(data.model, longest)
     check_model(folder, longest)
     problems, _ = load_sources(data.train_data, config.columns, forms_of(data.rewards))
@@ -143,7 +144,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
 
 def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
-    longest = suite.longest
+    longest = suite.max_prompt_tokens + suite.max_answer_tokens
     _, shape, tokenizer = find_model(name, longest)
     answers, lines, problems_by_name = 0, [], suite_problems(suite)
     for dataset_name, dataset in suite.datasets.items():

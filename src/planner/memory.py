@@ -14,6 +14,7 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
+from bnpo.evaluation.suites import longest_sequence
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.memory import (
     ASLEEP,
@@ -76,7 +77,7 @@ def learner_memory(
     # for overflows.
     group = DeepSpeedZeroConfig(stage=3).sub_group_size
     copied = 5 * partition if hardware.dtype == "float16" else 4 * min(partition, group)
-    longest = config.sampling.longest
+    longest = longest_sequence(config, None)
     answers = batch.questions_per_step * batch.samples_per_question // ranks
     tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
     gathered, chunk = gathered_memory(shape, config, ranks), LOGIT_CHUNK[device]

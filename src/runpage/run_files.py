@@ -14,14 +14,12 @@ from statistics import fmean
 
 import numpy as np
 
-from bnpo.config import FREE, OF_ONE_RUN, PRESETS, REMOVED, TrainConfig, flat_settings
+from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, compute_advantages
 
-OLD = {"overwrite", "watch_questions"}
-"""Settings of earlier versions that changed nothing of what a run computes."""
 EVAL_TEXTS = 2
 """Repetitions of a problem of an evaluation whose texts are on the page: the first ones. Others
 show a verdict only."""
@@ -57,7 +55,6 @@ def run_data(folder: Path, config: dict) -> dict:
     without the seed, and facts such as hashes of the data. `settings` has what a user can set, and
     `changed` the names of those that differ from the preset.
     """
-    compared = sorted(config.keys() - FREE - REMOVED.keys() - {"seed"} - OLD)
     settings = {name: config[name] for name in flat_settings(TrainConfig()) if name in config}
     preset = flat_settings(PRESETS[config["preset"]]) if config["preset"] in PRESETS else settings
     return {
@@ -65,7 +62,7 @@ def run_data(folder: Path, config: dict) -> dict:
         "seed": config["seed"],
         "end": why_ended(folder),
         "going": not (folder / "end.json").exists(),
-        "config": {name: config[name] for name in compared},
+        "config": {name: config[name] for name in sorted(config.keys() - FREE - GONE - {"seed"})},
         "settings": settings,
         "changed": [
             name

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from bnpo.config import TEMPERATURES, Positive, Share, check_template, validate
+from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
 from bnpo.data import Columns, content_hash, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
@@ -247,3 +247,9 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[lis
             )
         prompts.append(prompt)
     return prompts
+
+
+def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
+    """Return the most tokens of prompt plus answer, in training and in evaluations by `suite`."""
+    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    return max(longest, suite.longest if suite else 0)

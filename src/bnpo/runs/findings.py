@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bnpo.batch import Batch, Task, has_signal
+from bnpo.batch import Batch, Task, all_wrong_energy, has_signal
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
+from bnpo_estimators import compute_advantages
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MAX_DECODED = 256  # answers that are decoded to look for a final answer in them
@@ -20,6 +21,7 @@ MAX_CUT_OFF_SHARE, MAX_CUT_OFF_SHARE_UNLEARNED = 0.95, 0.5
 MAX_UNSTATED_SHARE = 0.5  # of answers without a final answer
 MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be computed
 MIN_MIXED_SHARE = 0.1  # of questions with a signal (--signal)
+MAX_ALL_WRONG_ENERGY = 0.2  # share of the squared advantages in groups without a right answer
 # What to do if a reward has one value for all answers: the lowest, the highest, or another
 ALL_SAME = {
     "lowest": (
@@ -47,10 +49,8 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     if cut_off >= (MAX_CUT_OFF_SHARE if mixed >= 0.5 else MAX_CUT_OFF_SHARE_UNLEARNED):
         text = f"{cut_off:.0%} of the answers are cut off before their end"
         findings.append(("cut_off", f"{text}; raise --max-answer-tokens"))
-    if "accuracy" in config.data.rewards:
-        unstated = unstated_share(steps, task, config)
-        if unstated >= MAX_UNSTATED_SHARE:
-            findings.append(("no_final_answer", _unstated(unstated, task, config.data.grader)))
+    if "accuracy" in config.data.rewards and (text := _unstated(steps, task, config)):
+        findings.append(("no_final_answer", text))
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
     findings += all_same
     if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
@@ -60,7 +60,40 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
             "--samples-per-question or --temperature, or take easier or harder problems"
         )
         findings.append(("few_mixed_groups", text))
+    if text := _phantom(steps, task, config):
+        findings.append(("phantom_advantages", text))
     return [{"kind": kind, "text": text} for kind, text in findings]
+
+
+def _phantom(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
+    """Return how much of the advantages comes from side rewards of groups without a right answer,
+    if it is much, or ''.
+    """
+    first, ranges = config.signal_rewards[0], task.grader.ranges
+    weights = np.array(config.method.reward_weights or (1.0,) * len(ranges))
+    lowest, highest = ranges[first]
+    if not np.delete(weights, first).any() or not np.isfinite(highest - lowest):
+        return ""
+    trained = []  # advantages, rewards and failures of each step's groups
+    for step in steps:
+        values = compute_advantages(
+            config.method,
+            step.rewards,
+            ranges=ranges,
+            greedy_rewards=step.greedy_rewards,
+            lengths=step.lengths,
+            failed=step.failed,
+        ).values
+        trained.append([x[step.trained] for x in (values, step.rewards[:, :, first], step.failed)])
+    energy = all_wrong_energy(*map(np.concatenate, zip(*trained, strict=True)), lowest)
+    if not energy >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
+        return ""
+    return (
+        f"{energy:.0%} of the advantages' energy (the sum of their squares) lies in groups without "
+        "a right answer, which only the other rewards tell apart; set --resample-rounds, take an "
+        "--algo that does not divide by the deviation of a group, such as bnpo or reinforce, or "
+        "give the other rewards small --reward-weights with --decompose"
+    )
 
 
 def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str]) -> str:
@@ -89,11 +122,16 @@ def unstated_share(steps: Sequence[Batch], task: Task, config: TrainConfig) -> f
     return finals.count(None) / len(finals)
 
 
-def _unstated(share: float, task: Task, rule: str) -> str:
-    lacks = "number" if rule == "last_number" else "\\boxed{}"
+def _unstated(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
+    """Return how many answers have no final answer, if they are many, or ''."""
+    share = unstated_share(steps, task, config)
+    if share < MAX_UNSTATED_SHARE:
+        return ""
+    reads_numbers = config.data.grader == "last_number"
+    lacks = "number" if reads_numbers else "\\boxed{}"
     text = f"{share:.0%} of the answers have no {lacks}; have the prompt ask for it "
     text += "(--system-prompt)"
-    if rule != "last_number" and are_numbers(task.problems):
+    if not reads_numbers and are_numbers(task.problems):
         text += ", or take the last number in its place (--grader last_number)"
     return text
 

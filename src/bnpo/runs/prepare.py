@@ -25,6 +25,7 @@ from bnpo.evaluation.suites import (
     Suite,
     check_references,
     load_suite,
+    longest_sequence,
     override,
     own_settings,
 )
@@ -130,7 +131,7 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     else:  # its weights need not be there yet
         model = model_folder(data.model, weights=False, adapters=False)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
-    longest = max(config.sampling.longest, suite.longest if suite else 0)
+    longest = longest_sequence(config, suite)
     tokenizer = prepare_tokenizer(config, model, longest)
     evaluation = prepare_evaluation(config, suite, tokenizer) if suite else None
     limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step

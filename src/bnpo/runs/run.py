@@ -11,7 +11,6 @@ from itertools import chain
 import torch.distributed as dist
 
 from bnpo.batch import WATCHED, Batch, sample_groups, sampling_seeds, watched_questions
-from bnpo.config import flat_settings
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
@@ -98,7 +97,8 @@ class Run:
             # `check_start` then gives the sampler the loaded weights
             self._learner.load(checkpoint / "trainer")
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
-        self._sync = WeightSync(self._learner, self._sampler, config.sampling.longest)
+        longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+        self._sync = WeightSync(self._learner, self._sampler, longest)
         check_start(self._learner, self._sampler, self._sync, text, config)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
             self._open_folder(engine.gpu_memory)
@@ -119,9 +119,7 @@ class Run:
         if not prepared.resumed:
             claim_folder(config, facts)
         self._ranks.on_failure = self._end_folder
-        self._tracker = Tracker(
-            self._folder, flat_settings(config), prepared.steps, self.progress.step
-        )
+        self._tracker = Tracker(config, prepared.steps, self.progress.step)
         if prepared.resumed:  # last: nothing is deleted for a start that cannot open W&B
             rewind(self._folder, self.progress)
             claim_folder(config, facts)

@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import InputError, flush, line_of, writing
 from bnpo.grading.rewards import reward_name
 
@@ -19,15 +20,15 @@ FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
 class Tracker:
     """Writes metrics.jsonl and prints a line per step. Rank 0 only."""
 
-    def __init__(self, run: Path, settings: dict, steps: int, done: int):
-        self._run = run
-        flag, variable = settings["wandb"], os.environ.get("WANDB_MODE")
+    def __init__(self, config: TrainConfig, steps: int, done: int):
+        self._run = config.folder.output_dir
+        flag, variable = config.logging.wandb, os.environ.get("WANDB_MODE")
         mode = wandb_mode(flag, variable)
         if flag != "disabled" and variable not in (None, "", flag):
             print(f"W&B: {mode}, since --wandb is {flag} and WANDB_MODE is {variable}", flush=True)
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
-        self._wandb = None if mode == "disabled" else WandbLog(run, settings, mode)
-        self._reward_names = list(map(reward_name, settings["rewards"]))
+        self._wandb = None if mode == "disabled" else WandbLog(config, mode)
+        self._reward_names = list(map(reward_name, config.data.rewards))
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
@@ -65,7 +66,8 @@ class Tracker:
 
 def wandb_mode(flag: str, variable: str | None) -> str:
     """Return the mode of W&B: that of --wandb or of WANDB_MODE, whichever sends less."""
-    return min(flag, variable, key=WANDB_MODES.index) if variable in WANDB_MODES else flag
+    asked = {"dryrun": "offline", "run": "online"}.get(variable or "", variable)  # W&B's old names
+    return min(flag, asked, key=WANDB_MODES.index) if asked in WANDB_MODES else flag
 
 
 class WandbLog:
@@ -74,8 +76,8 @@ class WandbLog:
     W&B's own variables are respected. A failing start raises InputError; later errors are printed.
     """
 
-    def __init__(self, folder: Path, settings: dict, mode: str):
-        environment = os.environ
+    def __init__(self, config: TrainConfig, mode: str):
+        folder, environment = config.folder.output_dir, os.environ
         id_file = folder / "wandb" / "id"
         if not id_file.exists():
             with writing(id_file):
@@ -92,7 +94,7 @@ class WandbLog:
                 name=environment.get("WANDB_NAME", folder.name),
                 id=environment.get("WANDB_RUN_ID", id_file.read_text()),
                 dir=environment.get("WANDB_DIR", folder),
-                config=settings,
+                config=flat_settings(config),
                 # Without it the server would replace the run of the same id by a new one.
                 resume="allow" if mode == "online" else None,
                 settings=wandb.Settings(
