@@ -21,8 +21,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import expects_cuda, has_nvidia_gpu, is_first_rank, vllm_build
-from bnpo.errors import ranks_meet
+from bnpo.environment import expects_cuda, has_nvidia_gpu, vllm_build
+from bnpo.errors import is_first_rank, ranks_meet
 from bnpo.files import InputError, line_of
 
 # SIGHUP comes from a terminal that is closed
