@@ -168,7 +168,8 @@ def sample_groups(
     seconds: dict[str, float],
 ) -> list[Group]:
     """Return the groups of all `questions`, of which every rank samples and grades its share. Adds
-    to `seconds`, by phase. A collective.
+    to `seconds` by phase: grading that takes place while others are sampled is `generate`. A
+    collective.
     """
     import torch.distributed as dist
 
@@ -186,17 +187,14 @@ def sample_groups(
         logprobs=True,
         greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
     )
-    started, grading = time.perf_counter(), 0.0
+    started = time.perf_counter()
     # Answers and their rewards to come, by (is greedy, index in `own`): vLLM ends in any order
     graded: dict[tuple[bool, int], tuple[list[Answer], list[list[Future]]]] = {}
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes
-        grading_since = time.perf_counter()
         outcomes = task.start_grading(own[group.prompt_index], group.answers)
         graded[group.greedy, group.prompt_index] = group.answers, outcomes
-        grading += time.perf_counter() - grading_since
-    seconds["generate"] += time.perf_counter() - started - grading
-    grading_since = time.perf_counter()
+    sampled_at = time.perf_counter()
     own_groups = []
     for i, question in enumerate(own):
         answers, outcomes = graded[False, i]
@@ -207,11 +205,11 @@ def sample_groups(
             greedy = answer, task.grader.collect(outcomes)
             failed = failed | greedy[1].failed  # [m] | [1]
         own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))
-    seconds["reward"] += grading + time.perf_counter() - grading_since
-    started = time.perf_counter()
-    of_ranks = gather(own_groups)
-    seconds["gather"] += time.perf_counter() - started  # waits for the slowest rank
-    groups = list(chain.from_iterable(of_ranks))
+    graded_at = time.perf_counter()
+    groups = list(chain.from_iterable(gather(own_groups)))
+    seconds["generate"] += sampled_at - started
+    seconds["reward"] += graded_at - sampled_at  # of waiting for the last rewards
+    seconds["gather"] += time.perf_counter() - graded_at  # waits for the slowest rank
     greedy_grades = [group.greedy[1] for group in groups if group.greedy]
     task.grader.check_ranges([*(group.grades for group in groups), *greedy_grades])
     return groups

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
 
@@ -413,7 +413,7 @@ class TrainConfig:
         with naming_flags():
             try_users_estimator(self.method, batch.samples_per_question, rewards)
 
-    @property
+    @cached_property
     def signal_rewards(self) -> list[int]:
         """Indices of the rewards of --signal: a question has a signal if its answers differ in one
         of them. The first one decides whether an answer is right.

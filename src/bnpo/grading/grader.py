@@ -95,7 +95,6 @@ class Grader:
     ) -> None:
         right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
-            has_failed = False
             for text in (right, *TRIAL_TEXTS):
                 [[outcome]] = self.submit([text], [example], functions=[reward], fields=fields)
                 value = outcome.result()
@@ -105,15 +104,13 @@ class Grader:
                 problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
                 if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
                     self.close()
-                    flag = "rewards" if reward in self.rewards else "grader"
                     needed = "function(text: str, reference: str) -> float"
                     if self._forms[reward].is_batch:
                         needed = "function(completions: list, references: list) -> list"
                     within = f"in a file imported within {time_limit:g} s"
-                    raise InputError(f"--{flag}: {problem}; it must be {needed}, {within}")
-                if not has_failed:  # perhaps for this text only
-                    print(f"grading: {problem}", file=sys.stderr, flush=True)
-                has_failed = True
+                    raise InputError(f"{problem}; it must be {needed}, {within}")
+                # Perhaps for this text only
+                print(f"grading: {problem}", file=sys.stderr, flush=True)
 
     def _check_trial(self, reward: str, value: float, text: str) -> None:
         """Raise InputError if `value`, a user's reward for a trial text, is outside its range."""
