@@ -15,7 +15,6 @@ import numpy as np
 from bnpo.config import TrainConfig
 from bnpo.grading.grader import Grader, Grades
 from bnpo.tasks import Problem
-from bnpo_estimators import find_estimator
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
     from transformers import PreTrainedTokenizerBase
@@ -185,7 +184,7 @@ def sample_groups(
         temperature=config.sampling.temperature,
         top_k=config.sampling.top_k,
         logprobs=True,
-        greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
+        greedy_too="greedy_rewards" in config.method.estimator.needs,
     )
     started = time.perf_counter()
     # Answers and their rewards to come, by (is greedy, index in `own`): vLLM ends in any order

@@ -13,14 +13,15 @@ from pathlib import Path
 
 from bnpo.files import RunError, line_of
 
-# Time that the first rank of a machine has for finding an error that another one has found
-ECHO_SECONDS = 30.0
+# Time that the first rank of a machine has to find the error of another one, and the launcher to
+# end the others
+LAUNCHER_SECONDS = 30.0
 OUT_OF_MEMORY = (
     "Lower --micro-batch-tokens or --gpu-memory. scripts/plan.py estimates what takes how much, "
     "and docs/gpus.md lists what else saves memory"
 )
 _folder: Path | None = None  # where `report` keeps tracebacks
-_have_met = False  # this rank has passed the checks that need no other rank
+_have_met = False  # see `ranks_meet`
 
 
 def keep_tracebacks_in(folder: Path) -> None:
@@ -46,12 +47,12 @@ def error_line() -> Iterator[None]:
         yield
     except Exception as error:
         if not (_have_met or is_first_rank()):
-            time.sleep(ECHO_SECONDS)
+            time.sleep(LAUNCHER_SECONDS)
         sys.exit(report(error))
 
 
 def ranks_meet() -> None:
-    """Say that this rank has passed the checks that need no other rank."""
+    """Say that this rank is connected: `bnpo.ranks.Ranks` decides from now on who prints."""
     global _have_met
     _have_met = True
 

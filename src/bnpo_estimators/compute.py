@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from bnpo_estimators.beta import BetaFit
 from bnpo_estimators.estimators import Method, RewardBatch
-from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError, find_estimator
+from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError
 
 # Advantages up to this size are rounding errors, as where all rewards are 0.1: they are not
 # rescaled
@@ -83,7 +83,7 @@ def compute_advantages(
     Raises ValueError for wrong rewards and missing arguments, and SettingError, which is one, for
     wrong settings and faults of a user's estimator.
     """
-    algo, estimator = method.algo, find_estimator(method.algo)
+    algo, estimator = method.algo, method.estimator
     if estimator.needs_range and np.isinf(np.asarray(ranges, dtype=float)).any():
         raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
     rewards = mapped_rewards(rewards, ranges, failed)  # [n, m, K]

@@ -24,7 +24,6 @@ from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.ranks import gather
-from bnpo_estimators import find_estimator
 
 GIB = 2**30
 ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels
@@ -70,7 +69,7 @@ class SamplerNeeds:
         batch, size = config.batch, DTYPE_BYTES[config.hardware.dtype]
         sharing = config.hardware.sampler_ranks
         # A greedy answer, as a baseline, is an answer too
-        greedy = "greedy_rewards" in find_estimator(config.method.algo).needs
+        greedy = "greedy_rewards" in config.method.estimator.needs
         per_question = batch.samples_per_question + greedy
         self.answers = batch.questions_per_step * sharing // ranks * per_question
         # Part of the weights, workspace of a prefill, CUDA graphs
