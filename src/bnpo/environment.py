@@ -22,25 +22,21 @@ from bnpo.files import InputError, line_of
 
 T = TypeVar("T")
 
-# Paths of NVIDIA GPUs, one per line; the Makefile reads them, too. WSL2 has no /dev/nvidia0, but
-# gets the driver's library from Windows. Containers may lack nvidia-smi.
+# Paths of NVIDIA GPUs, one per line; the Makefile reads them, too
 GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 
 # Set by every launcher of ranks. All but the address are numbers.
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR")
 # The number of ranks on this machine, as DeepSpeed's launcher and torchrun set it
 RANKS_HERE = ("LOCAL_SIZE", "LOCAL_WORLD_SIZE")
-# Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank. Our
-# ranks know theirs from LAUNCHER. DeepSpeed refuses other values, as an interactive shell inside an
-# MPI job leaves them.
+# Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank.
+# DeepSpeed refuses values other than those of LAUNCHER, as a shell inside an MPI job leaves them.
 MPI_LAUNCHERS = ("OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "PMI_", "PMIX_", "PALS_", "MPI_LOCAL")
 
 DEFAULTS = {
-    # The sampler lives in the learner's process: weights pass by reference, and there is one
-    # process to kill.
+    # The sampler lives in the learner's process, so weights pass by reference
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive a
-    # fork.
+    # For tensor parallelism: CUDA does not survive a fork
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # Ask the driver's library whether there are GPUs, without starting CUDA, for the same reason.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -48,19 +44,16 @@ DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a
-    # thousandth.
+    # For vLLM's fp32 attention on GPUs: with Triton's default, TF32, it is off by a thousandth
     "TRITON_F32_DEFAULT": "ieee",
     # Otherwise tensor parallelism on NVSwitch machines compiles an all-reduce, which fails without
-    # a CUDA toolkit and sums in no fixed order. vLLM's own takes its place.
+    # a CUDA toolkit and sums in no fixed order
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
-    # vLLM needs it for CUDA graphs that sleep, and sets it only after the learner's NCCL
-    # communicators exist.
+    # vLLM needs it for CUDA graphs that sleep, and sets it after the learner's NCCL has started
     "NCCL_GRAPH_REGISTER": "0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no
-    # holes between them.
+    # Learner and sampler free memory in turn. Growing segments leave no holes between its pieces
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
@@ -74,31 +67,28 @@ def set_defaults() -> None:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_rank():
-        # The ranks of a machine share its cores. A rank that takes all of them slows down every
-        # other one.
+        # The ranks of a machine share its cores
         threads = str(max(1, len(os.sched_getaffinity(0)) // ranks_here()))
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1":
             os.environ["OMP_NUM_THREADS"] = threads  # 1 is torchrun's default
         os.environ.setdefault("OMP_NUM_THREADS", threads)
-    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the
-    # interpreter.
+    # FlashInfer compiles with ninja, which pip installs beside the interpreter
     scripts = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != scripts:
         os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
     if build_of("torch") == "cpu":
-        # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained.
+        # Otherwise vLLM compiles one small function: seconds in every process
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        # vLLM for CPUs requires these, and pip installs their builds for GPUs, which transformers
-        # then fails to import. Hidden, they raise ModuleNotFoundError.
+        # vLLM for CPUs requires these. transformers would fail to import their builds for GPUs,
+        # which pip installs.
         for package in ("torchaudio", "torchcodec", "torchvision"):
             if build_of(package) not in ("cpu", None):
                 sys.modules.setdefault(package, None)
     # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
     logging.getLogger("DeepSpeed").addFilter(_is_error)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change
-    # that.
+    # DeepSpeed and vLLM call collectives by names that this torch has renamed
     warnings.filterwarnings(
         "ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning
     )
@@ -152,9 +142,7 @@ def become_only_rank() -> None:
 
 
 def forget_launcher() -> None:
-    """Remove the variables of a launcher: this process is no rank, whatever its environment
-    says.
-    """
+    """Remove the variables of a launcher: this process is no rank."""
     # With torchrun's variables, rank 0 would wait for the store of an agent that is not there.
     for name in list(os.environ):
         if name in (*LAUNCHER, *RANKS_HERE) or name.startswith("TORCHELASTIC_"):
@@ -245,9 +233,7 @@ class _Output(io.FileIO):
 
 
 def secure_output() -> None:
-    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end
-    it.
-    """
+    """Replace stdout and stderr by streams that cannot fail."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed when the program was started
@@ -275,7 +261,6 @@ def parse_command(
     """
     import tyro  # here, since workers parse nothing
 
-    secure_output()
     home, argv = os.path.expanduser("~"), sys.argv[1:] if argv is None else argv
     for word in argv:
         if re.fullmatch("(--.*=)?None", word):  # to tyro, this is a text

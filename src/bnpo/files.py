@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-# The folder of the checkout, which contains data sets and suites
+# The checkout, which contains data sets and suites
 ROOT = Path(__file__).resolve().parents[2]
 SMOLLM2 = ROOT / "data" / "models" / "SmolLM2-135M-Instruct"  # written by scripts/get_model.py
 

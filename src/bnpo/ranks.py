@@ -36,9 +36,7 @@ AMPERE = (8, 0)
 
 
 def hide_cuda() -> None:
-    """Let this process use the CPU, with a line on why, if the machine has a GPU and the installed
-    packages are for CPUs.
-    """
+    """Use the CPU, and say why, if the machine has a GPU but the packages are for CPUs."""
     fault = package_fault(on_gpu=True) if _sees_gpu() and vllm_build() == "cpu" else None
     if fault:
         if is_first_rank():
@@ -212,9 +210,7 @@ def trains_in_float16() -> bool:
 
 
 def end_on_gpus() -> None:
-    """End this process with success if it has used a GPU, before libraries can crash as the
-    interpreter shuts down.
-    """
+    """End a process that has used a GPU with success, before libraries crash in its shutdown."""
     if torch.cuda.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -231,8 +227,7 @@ def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
 
 
 class Ranks:
-    """A context for the ranks that the launcher started. It connects them, and catches
-    STOP_SIGNALS.
+    """A context that connects the ranks, and catches STOP_SIGNALS.
 
     The first signal is a request to stop, the second ends the process. Signals that were ignored
     when the process started, as nohup ignores SIGHUP, stay ignored. If an exception leaves the
@@ -248,8 +243,7 @@ class Ranks:
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         try:
-            # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by
-            # gloo.
+            # Weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo
             dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         except RuntimeError as error:
             variables = "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR"

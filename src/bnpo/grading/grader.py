@@ -209,9 +209,8 @@ class Grader:
         file, form = self._files[function], self._forms[function]
         arguments = [list(texts), list(references)][: len(form.parameters)]
         lists = {name: [value] * len(texts) for name, value in columns.items()}
-        whole = self._file_workers[file].submit(
-            "bnpo.grading.rewards:users_rewards", function, self._sources[file], arguments, lists
-        )
+        call = "bnpo.grading.rewards:users_rewards", function, self._sources[file]
+        whole = self._file_workers[file].submit(*call, arguments, lists)
         parts: list[Future] = [Future() for _ in texts]
 
         def pass_on(done: Future) -> None:
@@ -225,29 +224,23 @@ class Grader:
     def _start_call(
         self, function: str, columns: Mapping[str, object], text: str, reference: str
     ) -> Future:
-        done: Future = Future()
+        if function in self._files:
+            file = self._files[function]
+            call = "bnpo.grading.rewards:users_reward", function, self._sources[file]
+            return self._file_workers[file].submit(*call, text, reference, columns)
+        if function == "paper":
+            return self._workers.submit("mathequal.released:released_verdict", reference, text)
         if function == "default":
             # Only equal strings and plain numbers are decided here: a regular expression can hang
             # on a hostile answer.
             verdict = instant_verdict(reference, text)
             if verdict is None:
                 return self._workers.submit("mathequal:equal", reference, text)
-            done.set_result(verdict)
-            return done
-        if function == "paper":
-            return self._workers.submit("mathequal.released:released_verdict", reference, text)
-        if function in self._inline:
-            done.set_result(self._inline[function](text, reference))
-            return done
-        file = self._files[function]
-        return self._file_workers[file].submit(
-            "bnpo.grading.rewards:users_reward",
-            function,
-            self._sources[file],
-            text,
-            reference,
-            columns,
-        )
+        else:
+            verdict = self._inline[function](text, reference)
+        done: Future = Future()
+        done.set_result(verdict)
+        return done
 
     def close(self) -> None:
         """End the worker processes."""

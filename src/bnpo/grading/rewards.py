@@ -219,9 +219,8 @@ def _load(file: str, source: str) -> ModuleType:
     folder = os.path.dirname(os.path.realpath(file))
     if sys.path[0] != folder:  # imports find the files beside it first, as they do in a script
         sys.path.insert(0, folder)
-    # The module is what multiprocessing makes of a script in the processes that the script starts.
-    # So its functions and classes can be pickled and sent to processes of its own, whatever the
-    # name of the file is. Nothing below `if __name__ == "__main__"` runs.
+    # As multiprocessing names a script in the processes that it starts: functions and classes can
+    # be pickled for processes of its own, and nothing below `if __name__ == "__main__"` runs.
     module = ModuleType("__mp_main__")
     module.__file__ = os.path.abspath(file)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
