@@ -221,3 +221,11 @@ def test_what_cannot_be_printed_ends_no_program(stdout):
             assert done.stdout.isascii()
             assert done.stdout
     os.close(writer)
+
+
+@pytest.mark.program
+def test_python_without_docstrings_is_the_cause_that_is_named():
+    failed = python(*DRY_RUN, environment=users_environment() | {"PYTHONOPTIMIZE": "2"})
+    assert failed.returncode == 2
+    assert failed.stderr.startswith("error: PYTHONOPTIMIZE=2 or python -OO: removes docstrings")
+    assert failed.stderr.count("\n") == 1

@@ -112,7 +112,7 @@ def setup_environment() -> None:
         # DeepSpeed's launcher gives each rank numbers of GPUs, even if the user has hidden them
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with error_line():
-        check_folders()
+        check_process()
     # Compiled GPU kernels: not in the temporary directory
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
     set_defaults()
@@ -149,10 +149,13 @@ def forget_launcher() -> None:
             del os.environ[name]
 
 
-def check_folders() -> None:
-    """Raise InputError for a temporary folder too long for sockets, and for a home in which
-    libraries cannot write.
+def check_process() -> None:
+    """Raise InputError for python -OO, a temporary folder too long for sockets, and a home in
+    which libraries cannot write.
     """
+    if sys.flags.optimize > 1:
+        problem = "removes docstrings, which transformers reads; unset it, or use 1"
+        raise InputError(f"PYTHONOPTIMIZE=2 or python -OO: {problem}")
     temporary = tempfile.gettempdir()
     # The path of a socket has at most 107 characters, and libraries append up to 45
     if len(os.fsencode(temporary)) > 60:
