@@ -342,7 +342,7 @@ def pass_at_k(batch: RewardBatch) -> np.ndarray:
     return reinforce(batch) * weights
 
 
-@estimator(unit_interval=True, logs_fit=True)
+@estimator(unit_interval=True)
 def bnpo(batch: RewardBatch) -> np.ndarray:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of
     the batch.

@@ -1,7 +1,7 @@
 // The charts of metrics and the fitted densities, made from the lines of metrics.jsonl of every run.
 
 const CV_STEPS = 20; // over which the gradient norm's coefficient of variation is computed
-const DENSITY = "advantages are divided by Beta(α, β)";
+const DENSITY = "BNPO divides advantages by Beta(α, β)";
 // By metric: title, caption, and the metric with the standard error, if there is one. /cv asks for the variation.
 // The charts of rewards are in `rewardCharts`.
 const CHARTS = {

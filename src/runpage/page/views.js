@@ -90,7 +90,7 @@ function densityOfStep(place) {
   const line = (label, style, of, from = 0) =>
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const named = (text, { alpha, beta }) => `${text}: Beta(${number(alpha)}, ${number(beta)})`;
-  const divisor = fit ? [line(named("divisor", fit), 0, (p) => density(p, fit))] : [];
+  const divisor = fit ? [line(named("BNPO's divisor", fit), 0, (p) => density(p, fit))] : [];
   const fitted = fit?.fitted ? [line(named("fit", fit.fitted), 1, (p) => density(p, fit.fitted))] : [];
   // A fit may rise without bound at 0 and 1, where it is cut off.
   const heights = [...bars.map((bar) => bar[1]), ...(divisor[0]?.y ?? []), ...(fitted[0]?.y.slice(10, -10) ?? [])];
@@ -102,7 +102,7 @@ function densityOfStep(place) {
     series: [...(fit ? [line("BNPO: 1 / f", 0, (p) => weight(p, fit), 1 / m)] : []),
       line("REINFORCE: 1", 2, () => 1, 1 / m),
       line("GRPO: 1 / σ", 1, (p) => Math.sqrt((m - 1) / m / (p * (1 - p))), 1 / m)] });
-  if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
+  if (!fit) return `Step ${step}: no density. Rewards need a range, as --reward-range gives it.`;
   const equal = fit.sharedP == null ? "" : "; all questions have the same weight";
   return `Step ${step}: α ${number(fit.alpha)}, β ${number(fit.beta)}${equal}. ${aboutFit(fit)} BNPO divides the ` +
     "advantages by another density, Beta(α, β) with α = 1 + a/3 and β = 1 + b/3. It is not meant to follow the bars.";
@@ -262,12 +262,13 @@ const fullColour = () => (S.text === "gap" ? 10 * mean(data.rows.flatMap((row) =
 async function cards(group, chosen) {
   // A watched group after step s has the policy, and so the fit, of step s + 1.
   const [{ run, step, watched }] = group, at = step + watched;
-  const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
+  const { config, fits: all } = data.runs[run], divisors = config.algo === "bnpo" ? all : {};
+  const fits = Object.entries(divisors).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
   const fitTexts = fits.map(([name, fit]) => [name, `divisor Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
   const isFocus = (r) => chosen && S.answer !== "" && S.answer != null && +S.answer === r.sample;
   return h("section", { class: chosen ? "group chosen" : "group" }, h("h2", {}, `${stepOf(group[0])}: ${shares(group)}`),
-    h("p", {}, fitTexts.join("; ") || "no fitted density"),
+    h("p", {}, fitTexts.join("; ")),
     h("div", { class: "kinds" }, (await kindsOf(group)).map((kind) => kindSection(kind, isFocus))));
 }
 // The answers of one kind: one of them, and the others on demand. Answers of the same text share a card.
