@@ -111,15 +111,13 @@ def compute_advantages(
     values, fits = np.zeros((n, m)), list[BetaFit]()
     if kept.any():
         values[kept], fits = _combine(method, estimator, rewards[kept], greedy, tokens)
-    if not has_range:
-        fits = []
     counted = known & kept[:, None]  # [n, m]
     values[~counted] = 0
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).sum() / counted.sum())
-    return Advantages(values, fits)
+    return Advantages(values, fits if has_range else [])
 
 
 def _combine(
