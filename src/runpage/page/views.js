@@ -298,7 +298,7 @@ function next(by) {
 
 function evaluationControls() {
   const names = data.evals.map((e, i) => [`${i}`, e.name]);
-  return names.length && [field("Base", "a", names), field("Compare with", "b", names, `${names.length - 1}`),
+  return names.length > 1 && [field("Base", "a", names), field("Compare with", "b", names, `${names.length - 1}`),
     field("Problems", "changed", [["", "changed"], ["gained", "gained"], ["lost", "lost"],
       ["all", "all"]])];
 }
@@ -321,36 +321,45 @@ async function openProblem(place, { id, question, reference, i, j }, a, b) {
   };
   place.append(h("h2", {}, id), h("div", { class: "asked" }, prose(question ?? "")),
     h("p", {}, "Reference: ", formula(reference ?? "–")),
-    h("div", { class: "grid two" }, await side(a, j), await side(b, i)));
+    h("div", { class: "grid two" }, await side(a, j), a !== b && (await side(b, i))));
 }
 async function evaluations(place) {
   if (!data.evals.length) return "This page has no evaluations. Train with --eval-every, or add folders of eval.py.";
   const [a, b] = [data.evals[+(S.a || 0)], data.evals[+(S.b || data.evals.length - 1)]], pairs = paired(a, b);
   const parts = [...new Set(pairs.flatMap((pair) => pair.parts))].sort();
   const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values) || NaN)}`; // 0 is no estimate
-  place.append(table("Scores", ["subset", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
+  // One evaluation has no second column, and nothing to compare.
+  const two = (...columns) => (a === b ? [] : columns);
+  const columns = [`${a.name}, %`, ...two(`${b.name}, %`, "difference", "gained", "lost")];
+  place.append(table("Scores", ["subset", "problems", ...columns],
     parts.map((part) => [part, pairs.filter((pair) => pair.parts.includes(part))]).map(([part, of]) => [part, of.length,
-      scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
-      of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length])));
-  place.append(evaluationSettings(a === b ? [a] : [a, b]));
+      scored(of.map((p) => p.from)), ...two(scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
+        of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length)])));
+  place.append(evaluationSettings([a, ...two(b)]));
   for (const pair of pairs) if (pair.key === S.problem) await openProblem(place, pair, a, b);
   const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
-  const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
+  const rows = pairs.filter(a === b ? wanted.all : wanted[S.changed] ?? (({ change }) => change))
     .sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
-  const heads = ["problem", "base, %", "compared, %", "change", "question"];
+  const heads = ["problem", ...(a === b ? ["correct, %"] : ["base, %", "compared, %", "change"]), "question"];
   const changeText = (change) => (change > 0 ? "▲ gained" : change < 0 ? "▼ lost" : "");
   place.append(table("Problems", heads, rows.slice(0, limit).map((p) => [
-    link({ problem: p.key }, p.id), percent(p.from), percent(p.to), changeText(p.change),
+    link({ problem: p.key }, p.id), percent(p.from), ...two(percent(p.to), changeText(p.change)),
     h("span", { class: "line" }, p.question ?? "")])), more(rows));
-  return `${pairs.length} problems in both evaluations. ± is the standard error over problems, paired for differences.`;
+  const errors = "± is the standard error over problems";
+  return a === b ? `${pairs.length} problems. ${errors}.`
+    : `${pairs.length} problems in both evaluations. ${errors}, paired for differences.`;
 }
 
+const hasRuns = () => data.runs.length > 0, hasAnswers = () => data.rows.length > 0;
 const VIEWS = {
-  curves: { title: () => data.runs.map((run) => run.name).join(", ") || "No runs", draw: curves },
-  density: { title: () => "Weight of a question by its accuracy p", controls: densityControls, draw: densityOfStep },
-  estimators: { title: () => "The same batch by every estimator", controls: estimatorsControls, draw: estimators },
-  answers: { title: () => "Answers", controls: answersControls, draw: answers },
+  curves: { title: () => data.runs.map((run) => run.name).join(", ") || "No runs", draw: curves, isShown: hasRuns },
+  density: { title: () => "Weight of a question by its accuracy p", controls: densityControls, draw: densityOfStep,
+    isShown: hasRuns },
+  estimators: { title: () => "The same batch by every estimator", controls: estimatorsControls, draw: estimators,
+    isShown: hasRuns },
+  answers: { title: () => "Answers", controls: answersControls, draw: answers, isShown: hasAnswers },
   questions: { title: () => (S.question ? `Question ${S.question}` : "Watched questions"),
-    controls: questionControls, draw: question },
-  evaluations: { title: () => "Evaluations by problem", controls: evaluationControls, draw: evaluations },
+    controls: questionControls, draw: question, isShown: hasAnswers },
+  evaluations: { title: () => "Evaluations by problem", controls: evaluationControls, draw: evaluations,
+    isShown: () => data.evals.length > 0 },
 };
