@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from bnpo_estimators.beta import BetaFit
 from bnpo_estimators.estimators import Method, RewardBatch
-from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError, find_estimator
+from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError
 
 # Advantages up to this size are rounding errors, as where all rewards are 0.1: they are not
 # rescaled
@@ -84,7 +84,7 @@ def compute_advantages(
     Raises ValueError for wrong rewards and missing arguments, and SettingError, which is one, for
     wrong settings and faults of a user's estimator.
     """
-    algo, estimator = method.algo, find_estimator(method.algo)
+    algo, estimator = method.algo, method.estimator
     has_range = bool(np.isfinite(np.asarray(ranges, dtype=float)).all())
     if estimator.needs_range and not has_range:
         raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
@@ -111,15 +111,13 @@ def compute_advantages(
     values, fits = np.zeros((n, m)), list[BetaFit]()
     if kept.any():
         values[kept], fits = _combine(method, estimator, rewards[kept], greedy, tokens)
-    if not has_range:
-        fits = []
     counted = known & kept[:, None]  # [n, m]
     values[~counted] = 0
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).sum() / counted.sum())
-    return Advantages(values, fits)
+    return Advantages(values, fits if has_range else [])
 
 
 def _combine(
