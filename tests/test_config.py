@@ -235,19 +235,30 @@ def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
     assert "{None" not in text
 
 
+def test_an_unknown_preset_is_named(capsys):
+    with pytest.raises(SystemExit) as end:
+        parse("--preset", "x")
+    assert end.value.code == 2
+    assert "--preset" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "line"),
     [
-        ("--preset x", "--preset"),
-        ("--temprature 1", "--temperature FLOAT"),  # the flag that may be meant
-        ("--lr 1e-4 7", "Unrecognized options: 7"),
+        ("--temprature 1", "--temprature: no such flag; did you mean --temperature or --template?"),
+        (
+            "--Max_Tokens=4",
+            "--max-tokens: no such flag; did you mean --max-prompt-tokens or --max-",
+        ),
+        ("--learning-rate 1", "--learning-rate: no such flag; did you mean --lr?"),  # by its text
+        ("--output x", "--output: no such flag; did you mean --output-dir?"),
+        ("--nope 1", "--nope: no such flag; --help lists the flags"),
+        ("--lr 1e-4 7", "7: no flag takes this word; --help lists the flags"),
     ],
 )
-def test_an_unknown_word_is_named(words, named, capsys):
-    with pytest.raises(SystemExit) as end:
+def test_an_unknown_flag_is_refused_with_those_that_may_be_meant(words, line):
+    with refused(line):
         parse(*words.split())
-    assert end.value.code == 2
-    assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,22 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from glob import glob
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 from bnpo.errors import error_line, is_first_rank
 from bnpo.files import InputError, line_of
 
+if TYPE_CHECKING:
+    from docstring_parser import DocstringParam
+
 T = TypeVar("T")
 
-# Paths of NVIDIA GPUs, one per line; the Makefile reads them, too
+# Paths of NVIDIA GPUs, one per line; the Makefile reads them, too. WSL2 has no /dev/nvidia0, but
+# gets the driver's library from Windows. Containers may lack nvidia-smi.
 GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 
 # Set by every launcher of ranks. All but the address are numbers.
@@ -36,7 +41,7 @@ MPI_LAUNCHERS = ("OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "PMI_", "PMIX_", "PALS_"
 DEFAULTS = {
     # The sampler lives in the learner's process, so weights pass by reference
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # For tensor parallelism: CUDA does not survive a fork
+    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive it
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # Ask the driver's library whether there are GPUs, without starting CUDA, for the same reason.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -259,8 +264,8 @@ def parse_command(
     **options: object,
 ) -> T:
     """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits
-    on wrong flags and values. With `usual`, --help shows these settings only, and --help-all shows
-    all. Raises InputError for the value None.
+    on wrong values. With `usual`, --help shows these settings only, and --help-all shows all.
+    Raises InputError for an unknown flag and the value None.
     """
     import tyro  # here, since workers parse nothing
 
@@ -281,7 +286,32 @@ def parse_command(
         "console_outputs": is_first_rank(),  # one rank per machine prints help and errors
     }
     with _help_texts(settings, shown):
-        return tyro.cli(settings, args=argv, **options)
+        parsed, unknown = tyro.cli(settings, args=argv, return_unknown_args=True, **options)
+    if unknown:
+        raise InputError(unknown_flag(unknown[0], settings))
+    return parsed
+
+
+def unknown_flag(word: str, settings: type) -> str:
+    """Return the line that refuses a `word` of the command line that no flag of `settings` takes,
+    and names up to three flags that may be meant.
+    """
+    if not word.startswith("--"):
+        return f"{word}: no flag takes this word; --help lists the flags"
+    name = word[2:].partition("=")[0].replace("_", "-").lower()
+    texts = {
+        setting.arg_name.replace("_", "-"): setting.description.lower()
+        for _, setting in _documented(settings)
+    }
+    # Other programs may call it as its text begins: --learning-rate
+    meant = get_close_matches(name, texts, cutoff=0.65) or [
+        flag
+        for flag, text in texts.items()
+        if name in flag or text.startswith(name.replace("-", " "))
+    ]
+    flags = [f"--{flag}" for flag in meant[:3]]
+    cure = f"did you mean {' or '.join(flags)}?" if flags else "--help lists the flags"
+    return f"--{name}: no such flag; {cure}"
 
 
 def run_program(main: Callable[[T], None], settings: type[T], **options: object) -> None:
@@ -295,30 +325,54 @@ def run_program(main: Callable[[T], None], settings: type[T], **options: object)
 
 @contextmanager
 def _help_texts(settings: type, shown: Collection[str] | None) -> Iterator[None]:
-    """Give tyro the docstring of each setting of a dataclass and of its groups, without the line
-    breaks of the source, and hide settings that are not `shown`.
+    """Give tyro the docstring of each setting in one line, without the line breaks of the source,
+    and hide settings that are not `shown`.
     """
-    import docstring_parser
     import tyro
 
     # Where a flag has no default, its text says what happens without it
     def default_in_help(default: str) -> str:
         return "" if default in ("", "None", "''") else f"(default: {default})"
 
-    groups = [kind for kind in (settings, *get_type_hints(settings).values()) if is_dataclass(kind)]
-    before = {group: group.__annotations__ for group in groups}
-    for group, annotations in before.items():
-        group.__annotations__ = dict(annotations)
-        for setting in docstring_parser.parse_from_object(group).params:
-            name = setting.arg_name
-            if name in annotations:
-                text = " ".join(setting.description.split())
-                argument = tyro.conf.arg(help=text, help_behavior_hint=default_in_help)
-                kind = Annotated[annotations[name], argument]
-                hidden = shown is not None and name not in shown
-                group.__annotations__[name] = tyro.conf.Suppress[kind] if hidden else kind
+    documented = _documented(settings)
+    before = {group: dict(group.__annotations__) for group, _ in documented}
+    for group, setting in documented:
+        name = setting.arg_name
+        kind = Annotated[
+            group.__annotations__[name],
+            tyro.conf.arg(
+                help=" ".join(setting.description.split()),
+                metavar=METAVARS.get(name),
+                help_behavior_hint=default_in_help,
+            ),
+        ]
+        if shown is not None and name not in shown:
+            kind = tyro.conf.Suppress[kind]
+        group.__annotations__[name] = kind
     try:
         yield
     finally:
         for group, annotations in before.items():
             group.__annotations__ = annotations
+
+
+def _documented(settings: type) -> list[tuple[type, "DocstringParam"]]:
+    """Return each setting of a dataclass and of its groups that has a docstring, behind the class
+    that it stands in.
+    """
+    import docstring_parser
+
+    groups = [kind for kind in (settings, *get_type_hints(settings).values()) if is_dataclass(kind)]
+    return [
+        (group, setting)
+        for group in groups
+        for setting in docstring_parser.parse_from_object(group).params
+        if setting.arg_name in group.__annotations__
+    ]
+
+
+METAVARS = {
+    "algo": "NAME|FILE.py:FUNCTION",
+    "reward_weights": "FLOAT [FLOAT ...]",
+    "beta_parameters": "FLOAT FLOAT",
+}
