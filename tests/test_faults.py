@@ -111,7 +111,7 @@ def damaged_model(folder: Path, change: Callable[[dict], object]) -> Path:
 NORM = "model.layers.1.input_layernorm.weight"
 
 
-@pytest.mark.program
+@pytest.mark.sampler
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -343,7 +343,7 @@ TOO_STRICT = ("--sync-tolerance", 1e-12)
 @pytest.mark.parametrize(
     ("environment", "flags", "message"),
     [
-        pytest.param(NO_NETWORK, (), CANNOT_CONNECT, marks=pytest.mark.program),
+        pytest.param(NO_NETWORK, (), CANNOT_CONNECT, marks=pytest.mark.sampler),
         pytest.param({}, TOO_STRICT, "error: .*--sync-tolerance", marks=pytest.mark.sampler),
     ],
 )
