@@ -17,10 +17,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bnpo.environment import setup_environment
-
-setup_environment()
-
 from bnpo.files import ROOT, SMOLLM2
 from bnpo.policy.speed import TIMINGS
 

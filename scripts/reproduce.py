@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bnpo.config import PRESETS, Positive, flat_settings, settings
-from bnpo.environment import run_program, setup_environment
+from bnpo.environment import run_program
 from bnpo.files import ROOT, InputError, short_name
 from paper.results import NOT_COMPARED, load_results
 from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
@@ -227,6 +227,5 @@ def main(args: Args, start: Start | None = None) -> None:
 
 
 if __name__ == "__main__":
-    setup_environment()
     os.chdir(ROOT)  # the commands and the paths in them are relative to it
     run_program(main, Args, description=__doc__)

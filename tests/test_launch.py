@@ -117,7 +117,10 @@ BY_OTHERS = [pytest.param(name, marks=EXTRA) for name in ("deepspeed 2", "torchr
     ("flags", "message"),
     [
         (("--lr", "0"), "--lr: is 0.0, must be greater than 0"),
-        pytest.param(("--train-data", "no.jsonl"), "no.jsonl: no such data file", marks=EXTRA),
+        pytest.param(
+            *(("--train-data", "no.jsonl"), "no.jsonl: no such data file"),
+            marks=(EXTRA, pytest.mark.sampler),  # with the packages for GPUs, these are refused
+        ),
     ],
 )
 def test_an_error_is_printed_once_and_ends_the_launcher(launcher, flags, message, tmp_path):

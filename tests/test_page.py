@@ -385,7 +385,7 @@ def test_rewards_with_weights_are_shown_as_they_are_trained(browser, tmp_path):
     trained = rewards @ [1 / 1.2, 0.2 / 1.2]  # [n, M]
     seen = Visitor(browser, run).open()
     caption = seen.tab.text_content("[data-metric='reward/mean'] figcaption p")
-    assert "weighted 1 × accuracy + 0.2 × format" in caption
+    assert "weighted mean as trained: 1 × accuracy + 0.2 × format" in caption
     script = "[...data.groups.values()].map(group => [accuracy(group), rightShare(group)])"
     shown = np.array(seen.tab.evaluate(script))
     np.testing.assert_allclose(shown, np.stack([trained.mean(1), accuracy.mean(1)], axis=1))

@@ -123,7 +123,6 @@ MISSING = "field 'problem' is missing; there are question, answer; name it with 
         ("a.jsonl", b"\x1f\x8b\x08 gzip", {}, ": cannot be read ("),
         ("a.json", b"\x28\xb5\x2f\xfd zstd", {}, ": cannot be read ("),
         ("a.jsonl.xz", lzma.compress(b"{}" * 99)[:-9], {}, ": cannot be read ("),
-        ("a.jsonl.bz2", b"{}", {}, ": cannot be read ("),
         ("a.csv", b"PK\x03\x04", {}, "is a zip archive or an Excel file; unpack it, or save"),
         ("a.jsonl", b"PAR1", {}, "is a Parquet file; let its name end in .parquet"),
         ("a.jsonl", b"ARROW1", {}, "is an Arrow file; save it as .parquet"),

@@ -46,7 +46,7 @@ def test_a_built_in_estimator_in_a_users_file_gives_the_same_bits(write, name):
     found = ESTIMATORS[name]
     decorator = (
         f"@estimator(needs={','.join(found.needs)!r}, unit_interval={found.unit_interval}, "
-        f"group={found.group}, logs_fit={found.logs_fit})"
+        f"group={found.group})"
     )
     head = HEAD + f"from bnpo_estimators.estimators import {name}\n"
     algo = write(returning(f"{name}(batch)", decorator), head)
@@ -64,7 +64,6 @@ def test_a_built_in_estimator_in_a_users_file_gives_the_same_bits(write, name):
         )
         np.testing.assert_array_equal(own.values, expected.values)
         assert own.fits == expected.fits
-        assert bool(own.fits) == (name == "bnpo")
     config = parse(algo)
     assert (config.users_range == AS_THEY_ARE) == (name not in ("bnpo", "maxrl", "eb"))
     single = ("--samples-per-question", "1")
@@ -110,7 +109,7 @@ def test_unknown_names_are_refused():
         check_config(parse("/no/file.py:median"), ranks=1)
 
 
-NEEDS, FIT = '@estimator(needs="length")', "@estimator(logs_fit=True)"
+NEEDS = '@estimator(needs="length")'
 DEVIATION = "batch.rewards / batch.rewards.std(axis=1, keepdims=True)"
 NOT_FINITE = "mine: returned an advantage that is not finite; leave out rewards that are nan, as"
 SHAPE = r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards"
@@ -124,7 +123,6 @@ TWO_CALLS = "mine: two calls for one batch gave different advantages; let it dep
         (returning(CENTRED, ""), r"mine: is not a function that @estimator\(\) registers"),
         (returning(CENTRED, "@estimator"), "cannot be imported: line 3: TypeError: estimator"),
         (returning(CENTRED, NEEDS), "line 3: ValueError: @estimator: needs='length' is unknown"),
-        (returning(CENTRED, FIT), "@estimator: logs_fit=True needs unit_interval=True"),
         (returning(CENTRED).replace("batch: RewardBatch", ""), "mine: TypeError: mine.. takes 0"),
         ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
         ("import absent_module\n", "imported: line 3: ModuleNotFoundError: No module named 'abs"),

@@ -206,7 +206,7 @@ FUNCTIONS = re.findall(r"^def (\w+)\(text", LIKE_A_SCRIPT, re.MULTILINE)
 
 
 # A module of the standard library that every worker has imported; no name that can be imported
-@pytest.mark.parametrize(("stem", "helper"), [("json", "utils"), ("my-reward.v2", "sympy")])
+@pytest.mark.parametrize(("stem", "helper"), [("json", "utils"), ("my-reward.v2", "helpers")])
 def test_reward_files_may_do_what_scripts_do_and_share_nothing(tmp_path, stem, helper):
     """Two of one name in different folders, each with a module and a data file beside it."""
     rewards = []

@@ -140,7 +140,7 @@ def draw_fits(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
     for label, runs in groups.items():
         lines += [(label, prefix) for prefix in _fitted(runs)]
     if not lines:
-        raise ValueError("no run has Beta statistics: they are recorded by --algo bnpo")
+        raise ValueError("no run has Beta statistics: they are recorded where rewards have a range")
     with matplotlib.rc_context(STYLE):
         figure, panels = _figure(1.9, 4)
         for axes, (name, title) in zip(panels, BETA_METRICS.items(), strict=True):

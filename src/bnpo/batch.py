@@ -15,7 +15,6 @@ import numpy as np
 from bnpo.config import TrainConfig
 from bnpo.grading.grader import Grader, Grades
 from bnpo.tasks import Problem
-from bnpo_estimators import find_estimator
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
     from transformers import PreTrainedTokenizerBase
@@ -99,13 +98,11 @@ class Batch:
         and benchmarks of what follows the sampling.
         """
         n, m = len(answers), len(answers[0])
-        grades = Grades(np.zeros((m, 1)), np.zeros(m, dtype=bool), Counter())
-        groups = [Group(i, prompts[i], answers[i], grades, grades.failed) for i in range(n)]
+        rewards, failed = np.zeros((n, m, 1)), np.zeros((n, m), dtype=bool)
+        grades = Grades(rewards[0], failed[0], Counter())
+        groups = [Group(i, prompts[i], answers[i], grades, failed[0]) for i in range(n)]
         lengths = np.array([[len(answer.token_ids) for answer in group] for group in answers])
-        failed = np.zeros((n, m), dtype=bool)
-        return cls(
-            groups, np.zeros((n, m, 1)), failed, lengths, None, np.arange(n), n, {}, np.zeros(1)
-        )
+        return cls(groups, rewards, failed, lengths, None, np.arange(n), n, {}, np.zeros(1))
 
     @property
     def finished(self) -> np.ndarray:
@@ -129,7 +126,6 @@ def sample_batch(
     While fewer than n questions have a signal, n more are drawn, up to --resample-rounds times.
     Raises InputError if most answers have a reward outside its range.
     """
-
     from bnpo.ranks import gather
 
     n, seed = config.batch.questions_per_step, config.sampling.seed
@@ -138,7 +134,9 @@ def sample_batch(
     for draw in range(1 + config.batch.resample_rounds):
         questions, place = questions_at(len(task.problems), n, place, seed)
         seeds = sampling_seeds(seed, steps_done, questions, draw)
-        groups += sample_groups(task, questions, seeds, sampler, config, seconds)
+        drawn, of_phases = sample_groups(task, questions, seeds, sampler, config)
+        groups += drawn
+        seconds.update(of_phases)  # adds
         rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
         failed = np.stack([group.failed for group in groups])  # [q, m]
         signals = has_signal(rewards[:, :, config.signal_rewards], failed)  # [q]
@@ -146,16 +144,16 @@ def sample_batch(
             break
     greedy = [group.greedy[1].rewards for group in groups if group.greedy]  # [q][1, K]
     return Batch(
-        groups,
-        rewards,
-        failed,
-        np.array([[len(answer.token_ids) for answer in group.answers] for group in groups]),
-        np.concatenate(greedy) if greedy else None,
+        groups=groups,
+        rewards=rewards,
+        failed=failed,
+        lengths=np.array([[len(answer.token_ids) for answer in g.answers] for g in groups]),
+        greedy_rewards=np.concatenate(greedy) if greedy else None,
         # n groups in their order: those with a signal, and others if these do not fill the batch
-        np.sort(np.argsort(~signals, kind="stable")[:n]),
-        place,
-        dict(seconds),
-        np.array(gather(seconds["generate"])),
+        trained=np.sort(np.argsort(~signals, kind="stable")[:n]),
+        place=place,
+        seconds=dict(seconds),
+        sampling_seconds=np.array(gather(seconds["generate"])),
     )
 
 
@@ -165,10 +163,9 @@ def sample_groups(
     seeds: Sequence[int],
     sampler: "Sampler",
     config: TrainConfig,
-    seconds: dict[str, float],
-) -> list[Group]:
-    """Return the groups of all `questions`, of which every rank samples and grades its share. Adds
-    to `seconds`, by phase. A collective.
+) -> tuple[list[Group], dict[str, float]]:
+    """Return the groups of all `questions`, of which every rank samples and grades its share, and
+    this rank's seconds by phase: grading while others are sampled is `generate`. A collective.
     """
     import torch.distributed as dist
 
@@ -184,19 +181,16 @@ def sample_groups(
         temperature=config.sampling.temperature,
         top_k=config.sampling.top_k,
         logprobs=True,
-        greedy_too="greedy_rewards" in find_estimator(config.method.algo).needs,
+        greedy_too="greedy_rewards" in config.method.estimator.needs,
     )
-    started, grading = time.perf_counter(), 0.0
+    started = time.perf_counter()
     # Answers and their rewards to come, by (is greedy, index in `own`): vLLM ends in any order
     graded: dict[tuple[bool, int], tuple[list[Answer], list[list[Future]]]] = {}
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes
-        grading_since = time.perf_counter()
         outcomes = task.start_grading(own[group.prompt_index], group.answers)
         graded[group.greedy, group.prompt_index] = group.answers, outcomes
-        grading += time.perf_counter() - grading_since
-    seconds["generate"] += time.perf_counter() - started - grading
-    grading_since = time.perf_counter()
+    sampled_at = time.perf_counter()
     own_groups = []
     for i, question in enumerate(own):
         answers, outcomes = graded[False, i]
@@ -207,14 +201,16 @@ def sample_groups(
             greedy = answer, task.grader.collect(outcomes)
             failed = failed | greedy[1].failed  # [m] | [1]
         own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))
-    seconds["reward"] += grading + time.perf_counter() - grading_since
-    started = time.perf_counter()
-    of_ranks = gather(own_groups)
-    seconds["gather"] += time.perf_counter() - started  # waits for the slowest rank
-    groups = list(chain.from_iterable(of_ranks))
+    graded_at = time.perf_counter()
+    groups = list(chain.from_iterable(gather(own_groups)))
+    seconds = {
+        "generate": sampled_at - started,
+        "reward": graded_at - sampled_at,  # waits for the last rewards
+        "gather": time.perf_counter() - graded_at,  # waits for the slowest rank
+    }
     greedy_grades = [group.greedy[1] for group in groups if group.greedy]
     task.grader.check_ranges([*(group.grades for group in groups), *greedy_grades])
-    return groups
+    return groups, seconds
 
 
 def has_signal(

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
 
@@ -22,7 +22,7 @@ from bnpo.environment import multiplies_bf16, parse_command
 from bnpo.files import ROOT, SMOLLM2, InputError, read_text
 from bnpo.grading.rewards import BUILT_IN, check_function, reward_name
 from bnpo.prompts import SYSTEM_PROMPTS
-from bnpo_estimators import AS_THEY_ARE, Method, SettingError, find_estimator, try_users_estimator
+from bnpo_estimators import AS_THEY_ARE, Method, SettingError, try_users_estimator
 
 TINY_MODEL = ROOT / "data" / "tiny-model"
 ALL_REWARDS = "all"  # a value of --signal
@@ -392,7 +392,7 @@ class TrainConfig:
             # Rewards of the user's own may have any value, the built-in ones are 0 or 1
             graded = not set(self.data.rewards).issubset(BUILT_IN)
             self.method.check(n, m, rewards, graded)
-            group = find_estimator(algo).group
+            group = self.method.estimator.group
         if batch.samples_per_question == 1 and group:
             problem = f"--samples-per-question: with 1, all advantages of --algo {algo} are 0"
             raise InputError(
@@ -405,7 +405,7 @@ class TrainConfig:
         with naming_flags():
             try_users_estimator(self.method, batch.samples_per_question, rewards)
 
-    @property
+    @cached_property
     def signal_rewards(self) -> list[int]:
         """Indices of the rewards of --signal: a question has a signal if its answers differ in one
         of them. The first one decides whether an answer is right.
@@ -421,7 +421,7 @@ class TrainConfig:
     def users_range(self) -> tuple[float, float]:
         """Lowest and highest value of the user's rewards, AS_THEY_ARE if any value is taken."""
         is_default = self.data.reward_range == DataSettings.reward_range
-        needs_range = find_estimator(self.method.algo).needs_range
+        needs_range = self.method.estimator.needs_range
         return AS_THEY_ARE if is_default and not needs_range else self.data.reward_range
 
 

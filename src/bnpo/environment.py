@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
-from bnpo.errors import error_line
-from bnpo.files import InputError
+from bnpo.errors import error_line, is_first_rank
+from bnpo.files import InputError, line_of
 
 if TYPE_CHECKING:
     from docstring_parser import DocstringParam
@@ -34,17 +34,14 @@ GPU_DEVICES = Path(__file__).with_name("gpu_devices.txt")
 LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "MASTER_ADDR")
 # The number of ranks on this machine, as DeepSpeed's launcher and torchrun set it
 RANKS_HERE = ("LOCAL_SIZE", "LOCAL_WORLD_SIZE")
-# Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank. Our
-# ranks know theirs from LAUNCHER. DeepSpeed refuses other values, as an interactive shell inside an
-# MPI job leaves them.
+# Beginnings of the variables by which MPI and PMI, also that of Slurm, tell a process its rank.
+# DeepSpeed refuses values other than those of LAUNCHER, as a shell inside an MPI job leaves them.
 MPI_LAUNCHERS = ("OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "PMI_", "PMIX_", "PALS_", "MPI_LOCAL")
 
 DEFAULTS = {
-    # The sampler lives in the learner's process: weights pass by reference, and there is one
-    # process to kill.
+    # The sampler lives in the learner's process, so weights pass by reference
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive a
-    # fork.
+    # Processes that vLLM starts for tensor parallelism must not be forked: CUDA does not survive it
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     # Ask the driver's library whether there are GPUs, without starting CUDA, for the same reason.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
@@ -52,19 +49,16 @@ DEFAULTS = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
-    # Triton computes vLLM's fp32 attention on GPUs. With its default, TF32, results are off by a
-    # thousandth.
+    # For vLLM's fp32 attention on GPUs: with Triton's default, TF32, it is off by a thousandth
     "TRITON_F32_DEFAULT": "ieee",
     # Otherwise tensor parallelism on NVSwitch machines compiles an all-reduce, which fails without
-    # a CUDA toolkit and sums in no fixed order. vLLM's own takes its place.
+    # a CUDA toolkit and sums in no fixed order
     "VLLM_ALLREDUCE_USE_FLASHINFER": "0",
-    # vLLM needs it for CUDA graphs that sleep, and sets it only after the learner's NCCL
-    # communicators exist.
+    # vLLM needs it for CUDA graphs that sleep, and sets it after the learner's NCCL has started
     "NCCL_GRAPH_REGISTER": "0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    # Learner and sampler free memory in turn, in pieces of all sizes. Growing segments leave no
-    # holes between them.
+    # Learner and sampler free memory in turn. Growing segments leave no holes between its pieces
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
@@ -78,31 +72,28 @@ def set_defaults() -> None:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_rank():
-        # The ranks of a machine share its cores. A rank that takes all of them slows down every
-        # other one.
+        # The ranks of a machine share its cores
         threads = str(max(1, len(os.sched_getaffinity(0)) // ranks_here()))
         if "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1":
             os.environ["OMP_NUM_THREADS"] = threads  # 1 is torchrun's default
         os.environ.setdefault("OMP_NUM_THREADS", threads)
-    # FlashInfer, vLLM's attention on some GPUs, compiles with ninja, which pip installs beside the
-    # interpreter.
+    # FlashInfer compiles with ninja, which pip installs beside the interpreter
     scripts = str(Path(sys.executable).parent)
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[0] != scripts:
         os.environ["PATH"] = f"{scripts}{os.pathsep}{path}"
     if build_of("torch") == "cpu":
-        # Otherwise vLLM compiles one small function: seconds in every process, and nothing gained.
+        # Otherwise vLLM compiles one small function: seconds in every process
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        # vLLM for CPUs requires these, and pip installs their builds for GPUs, which transformers
-        # then fails to import. Hidden, they raise ModuleNotFoundError.
+        # vLLM for CPUs requires these. transformers would fail to import their builds for GPUs,
+        # which pip installs.
         for package in ("torchaudio", "torchcodec", "torchvision"):
             if build_of(package) not in ("cpu", None):
                 sys.modules.setdefault(package, None)
     # At start they warn that there are no GPUs and no Triton. Users of CPUs know that.
     logging.getLogger("DeepSpeed").addFilter(_is_error)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
-    # DeepSpeed and vLLM call collectives by names that this torch has renamed. Users cannot change
-    # that.
+    # DeepSpeed and vLLM call collectives by names that this torch has renamed
     warnings.filterwarnings(
         "ignore", message=r".*`torch\.distributed\.\w+` is deprecated", category=FutureWarning
     )
@@ -113,16 +104,11 @@ def _is_error(record: logging.LogRecord) -> bool:
 
 
 def setup_environment() -> None:
-    """Prepare a program of ours, before it imports torch, DeepSpeed or vLLM: it forgets launchers
-    that did not start it, finds folders to write to, and cannot fail when it prints.
+    """Prepare a program that starts a learner, a sampler or ranks, before it imports torch: it
+    forgets launchers that did not start it, and cannot fail when it prints. Ends the program with a
+    line if libraries cannot write where they must.
     """
     secure_output()
-    if sys.flags.optimize > 1:
-        with error_line():
-            raise InputError(
-                "PYTHONOPTIMIZE=2 or python -OO: removes docstrings, which transformers reads; "
-                "unset it, or use 1"
-            )
     if not is_rank():
         forget_launcher()  # leftovers of another program or of the shell
     for name in [name for name in os.environ if name.startswith(MPI_LAUNCHERS)]:
@@ -130,7 +116,8 @@ def setup_environment() -> None:
     if os.environ.get("DS_ACCELERATOR") == "cpu":
         # DeepSpeed's launcher gives each rank numbers of GPUs, even if the user has hidden them
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    find_writable_folders()
+    with error_line():
+        check_process()
     # Compiled GPU kernels: not in the temporary directory
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/torchinductor"))
     set_defaults()
@@ -144,11 +131,6 @@ def is_rank() -> bool:
         return False
     rank, local_rank, ranks, _ = map(int, numbers)
     return max(rank, local_rank) < ranks and all(map(int, sizes))
-
-
-def is_first_rank() -> bool:
-    """Return whether this process prints for all ranks of its machine."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 def ranks_here() -> int:
@@ -165,46 +147,34 @@ def become_only_rank() -> None:
 
 
 def forget_launcher() -> None:
-    """Remove the variables of a launcher: this process is no rank, whatever its environment
-    says.
-    """
+    """Remove the variables of a launcher: this process is no rank."""
     # With torchrun's variables, rank 0 would wait for the store of an agent that is not there.
     for name in list(os.environ):
         if name in (*LAUNCHER, *RANKS_HERE) or name.startswith("TORCHELASTIC_"):
             del os.environ[name]
 
 
-def find_writable_folders() -> None:
-    """Replace, with a line, a temporary folder too long for sockets and a home in which
-    libraries cannot write.
+def check_process() -> None:
+    """Raise InputError for python -OO, a temporary folder too long for sockets, and a home in
+    which libraries cannot write.
     """
-    temporary, lines = tempfile.gettempdir(), []
-    # The path of a socket has at most 107 characters, and libraries append up to 45 to the
-    # temporary folder.
+    if sys.flags.optimize > 1:
+        problem = "removes docstrings, which transformers reads; unset it, or use 1"
+        raise InputError(f"PYTHONOPTIMIZE=2 or python -OO: {problem}")
+    temporary = tempfile.gettempdir()
+    # The path of a socket has at most 107 characters, and libraries append up to 45
     if len(os.fsencode(temporary)) > 60:
-        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
-        lines.append(
-            f"TMPDIR: {temporary} is too long for the paths of sockets, so temporary files are in "
-            "/tmp"
+        raise InputError(
+            f"TMPDIR: {temporary} is too long for the paths of sockets; set TMPDIR=/tmp"
         )
-    home = os.path.expanduser("~")
     try:
         cache = Path.home() / ".cache"
         cache.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=cache).close()
-    except (OSError, RuntimeError):  # RuntimeError: nothing says where the home is
-        models = Path(os.environ.get("XDG_CACHE_HOME") or Path(home, ".cache"), "huggingface")
-        if models.is_dir():  # models that are there already, and the access token
-            os.environ.setdefault("HF_HOME", str(models))
-        new_home = Path(tempfile.gettempdir(), f"bnpo-home-{os.getuid()}")
-        new_home.mkdir(mode=0o700, exist_ok=True)
-        if new_home.stat().st_uid != os.getuid():  # another user has made it
-            new_home = Path(tempfile.mkdtemp(prefix="bnpo-home-"))
-        lines.append(f"HOME: {home} cannot be written, so caches of libraries are in {new_home}")
-        home = str(new_home)
-    os.environ["HOME"] = home
-    if lines and is_first_rank():
-        print(*lines, sep="\n", file=sys.stderr, flush=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: nothing says where the home is
+        home = os.path.expanduser("~")
+        problem = f"libraries cannot write their caches there ({line_of(error)})"
+        raise InputError(f"HOME: {home}: {problem}; set HOME to a folder of yours") from error
 
 
 def has_nvidia_gpu() -> bool:
@@ -271,9 +241,7 @@ class _Output(io.FileIO):
 
 
 def secure_output() -> None:
-    """Replace stdout and stderr by streams that cannot fail: what a program prints must not end
-    it.
-    """
+    """Replace stdout and stderr by streams that cannot fail."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed when the program was started
@@ -297,12 +265,16 @@ def parse_command(
 ) -> T:
     """Return the settings that `argv` (default: of this program) sets in a dataclass. tyro exits
     on wrong values. With `usual`, --help shows these settings only, and --help-all shows all.
-    Raises InputError for an unknown flag.
+    Raises InputError for an unknown flag and the value None.
     """
     import tyro  # here, since workers parse nothing
 
-    secure_output()
-    argv = expand_home(sys.argv[1:] if argv is None else argv)
+    home, argv = os.path.expanduser("~"), sys.argv[1:] if argv is None else argv
+    for word in argv:
+        if re.fullmatch("(--.*=)?None", word):  # to tyro, this is a text
+            raise InputError(f"{word}: None is not a value; omit the flag")
+    # A ~ behind = and commas, where shells leave it: --output-dir=~/mine
+    argv = [re.sub(r"(?<![^=,])~(?=/|$)", home, word) for word in argv]
     shown = None
     if "--help-all" in argv:
         argv = ["--help"]
@@ -404,15 +376,3 @@ METAVARS = {
     "reward_weights": "FLOAT [FLOAT ...]",
     "beta_parameters": "FLOAT FLOAT",
 }
-
-
-def expand_home(argv: Sequence[str]) -> list[str]:
-    """Return `argv` with ~ expanded behind = and commas, where shells leave it:
-    --output-dir=~/mine. Raises InputError for words that no flag takes.
-    """
-    for word in argv:
-        if not word.isascii() and word != word.encode(errors="replace").decode():
-            raise InputError(f"{word!r}: is not UTF-8 text")
-        if re.fullmatch("(--.*=)?None", word):
-            raise InputError(f"{word}: None is not a value; omit the flag")
-    return [re.sub(r"(?<![^=,])~(?=/|$)", os.path.expanduser("~"), word) for word in argv]

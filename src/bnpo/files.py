@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-# The folder of the checkout, which contains data sets and suites
+# The checkout, which contains data sets and suites
 ROOT = Path(__file__).resolve().parents[2]
 SMOLLM2 = ROOT / "data" / "models" / "SmolLM2-135M-Instruct"  # written by scripts/get_model.py
 
@@ -172,14 +172,14 @@ def _unpack_zstd(content: bytes) -> bytes:
     return pyarrow.CompressedInputStream(pyarrow.BufferReader(content), "zstd").read()
 
 
-# Compressed files by the suffix of their name, and by the bytes that they begin with
+# Compressed files by the bytes that they begin with, and the suffixes of their names
 UNPACK = {
-    ".gz": gzip.decompress,
-    ".bz2": bz2.decompress,
-    ".xz": lzma.decompress,
-    ".zst": _unpack_zstd,
+    b"\x1f\x8b": gzip.decompress,
+    b"BZh": bz2.decompress,
+    b"\xfd7zXZ": lzma.decompress,
+    b"\x28\xb5\x2f\xfd": _unpack_zstd,
 }
-PACKED = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+PACKED = (".gz", ".bz2", ".xz", ".zst")
 # Other files that are taken for data, by the bytes that they begin with, and what to do
 UNREADABLE = {
     b"PK\x03\x04": "is a zip archive or an Excel file; unpack it, or save it as .csv",
@@ -191,16 +191,17 @@ UNREADABLE = {
 def data_name(path: str | Path) -> str:
     """Return the name of a file without the suffix of its compression: a.csv for a.csv.bz2."""
     name = Path(path)
-    return str(name.with_suffix("") if name.suffix in UNPACK else name)
+    return str(name.with_suffix("") if name.suffix in PACKED else name)
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a file, which is unpacked if its name or content says so."""
+    """Return the content of a file, which is unpacked if its first bytes say so."""
     try:
         content = Path(path).read_bytes()
-        by_content = [end for start, end in PACKED.items() if content.startswith(start)]
-        for end in [end for end in UNPACK if str(path).endswith(end)] or by_content:
-            content = UNPACK[end](content)
+        for start, unpack in UNPACK.items():
+            if content.startswith(start):
+                content = unpack(content)
+                break
     except (OSError, EOFError, ValueError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({_reason(error)})") from error
     for start, fault in UNREADABLE.items():

@@ -26,7 +26,8 @@ def train(config: TrainConfig) -> None:
     ranks with it.
     """
     prepared = prepare_run(config)
-    with Ranks() as ranks, Run(prepared, ranks) as run:
+    # A user's own estimator may fail in any step: an InputError, too
+    with Ranks() as ranks, Run(prepared, ranks) as run, naming_flags():
         learner, sampler, sync = run.start()
         while run.continues():  # steps are left, and nobody asked to stop
             run.record(one_step(run.progress, prepared.task, learner, sampler, sync, config))
@@ -49,15 +50,14 @@ def one_step(
     batch = sample_batch(task, progress.place, progress.step, sampler, config)
 
     # Advantages from the statistics of the whole batch: in float64, equal on every rank.
-    with naming_flags():  # an estimator of the user's own may fail
-        advantages, fits = compute_advantages(
-            config.method,
-            batch.rewards,  # [q, m, K]
-            ranges=task.grader.ranges,  # [K, 2]
-            greedy_rewards=batch.greedy_rewards,  # [q, K], or None
-            lengths=batch.lengths,  # [q, m]
-            failed=batch.failed,  # [q, m]
-        )  # [q, m]
+    advantages, fits = compute_advantages(
+        config.method,
+        batch.rewards,  # [q, m, K]
+        ranges=task.grader.ranges,  # [K, 2]
+        greedy_rewards=batch.greedy_rewards,  # [q, K], or None
+        lengths=batch.lengths,  # [q, m]
+        failed=batch.failed,  # [q, m]
+    )  # [q, m]
 
     # The sampler gives its GPU memory to the learner and wakes with the new weights. Then some of
     # them are compared bit by bit, and the log-probabilities of one answer.

@@ -21,16 +21,14 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import expects_cuda, has_nvidia_gpu, is_first_rank, vllm_build
-from bnpo.errors import ranks_meet
+from bnpo.environment import expects_cuda, has_nvidia_gpu, vllm_build
+from bnpo.errors import LAUNCHER_SECONDS, is_first_rank, ranks_meet
 from bnpo.files import InputError, line_of
 
 # SIGHUP comes from a terminal that is closed
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Signals this soon after the first repeat its request: the launcher passes Ctrl-C on, as SIGTERM
 ECHO_SECONDS = 1.0
-# Time in which the launcher of a rank notices that another of its ranks has ended
-LAUNCHER_SECONDS = 10.0
 OLDEST_GPU = (7, 5)
 """Compute capability of the oldest GPUs that torch and vLLM have kernels for, such as a T4."""
 AMPERE = (8, 0)
@@ -38,9 +36,7 @@ AMPERE = (8, 0)
 
 
 def hide_cuda() -> None:
-    """Let this process use the CPU, with a line on why, if the machine has a GPU and the installed
-    packages are for CPUs.
-    """
+    """Use the CPU, and say why, if the machine has a GPU but the packages are for CPUs."""
     fault = package_fault(on_gpu=True) if _sees_gpu() and vllm_build() == "cpu" else None
     if fault:
         if is_first_rank():
@@ -214,9 +210,7 @@ def trains_in_float16() -> bool:
 
 
 def end_on_gpus() -> None:
-    """End this process with success if it has used a GPU, before libraries can crash as the
-    interpreter shuts down.
-    """
+    """End a process that has used a GPU with success, before libraries crash in its shutdown."""
     if torch.cuda.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
@@ -233,8 +227,7 @@ def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
 
 
 class Ranks:
-    """A context for the ranks that the launcher started. It connects them, and catches
-    STOP_SIGNALS.
+    """A context that connects the ranks, and catches STOP_SIGNALS.
 
     The first signal is a request to stop, the second ends the process. Signals that were ignored
     when the process started, as nohup ignores SIGHUP, stay ignored. If an exception leaves the
@@ -244,25 +237,19 @@ class Ranks:
     def __init__(self) -> None:
         self.on_failure: Callable[[str], None] = lambda line: None
         self._signalled, self._launchers = False, _launchers()
-        self._store: dist.Store | None = None  # of small values that all ranks see
 
     def __enter__(self) -> "Ranks":
-        ranks_meet()
         on_gpu = torch.cuda.is_available()
         if on_gpu:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         try:
-            # Both backends: weights are gathered on the GPUs by NCCL, Python objects on the CPUs by
-            # gloo.
-            self._store, rank, ranks = next(dist.rendezvous("env://"))
-            backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-            dist.init_process_group(backend, store=self._store, rank=rank, world_size=ranks)
+            # Weights are gathered on the GPUs by NCCL, Python objects on the CPUs by gloo
+            dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
         except RuntimeError as error:
-            if self._store and not self._comes_first(error):
-                raise SystemExit(1) from error
             variables = "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME and MASTER_ADDR"
             cure = f"choose another --master_port if it is in use, and correct or unset {variables}"
             raise InputError(f"the ranks cannot connect ({line_of(error)}); {cure}") from error
+        ranks_meet()
         # Last: a rank that waits in vain for the others above must end at the first signal.
         # Python handlers run in the main thread, which may wait in a collective. The interpreter
         # writes signal numbers to this socket at once, and a thread reads them.
@@ -292,30 +279,19 @@ class Ranks:
         if not isinstance(error, Exception):
             return
         # A collective fails when another rank has ended, which shows its error. If all ranks find
-        # the same error, the first one of the machine shows it, or the first to come here if that
-        # one is late. The launcher then signals the others, which have nothing to add. Torch has no
-        # class for gloo's errors
+        # the same error, the first one of the machine shows it. The launcher then signals the
+        # others, which have nothing to add. Torch has no class for gloo's errors
         is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
         # If the user has stopped the run, the signal is not the launcher's
         was_asked, waited_since = self._asked, time.monotonic()
-        while is_echo or (os.environ["LOCAL_RANK"] != "0" and not was_asked):
+        while is_echo or not (is_first_rank() or was_asked):
             if self._asked:
                 raise SystemExit(1) from error
             if time.monotonic() - waited_since > LAUNCHER_SECONDS:
                 break  # it is on another machine, or this rank's error is its own
             time.sleep(0.1)
-        if not is_echo and not self._comes_first(error):
-            raise SystemExit(1) from error
-
-    def _comes_first(self, error: Exception) -> bool:
-        """Return whether no other rank of this machine has shown the same error."""
-        machine = f"{socket.gethostname()} {os.getppid()}"
-        try:
-            return self._store.add(f"{machine} {type(error).__name__}: {error}", 1) == 1
-        except RuntimeError:  # rank 0, which holds the numbers, has ended with its own error
-            return False
 
     def _watch_signals(self) -> None:
         first_time = None

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from bnpo_estimators.beta import BetaFit
 from bnpo_estimators.estimators import Method, RewardBatch
-from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError, find_estimator
+from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError
 
 # Advantages up to this size are rounding errors, as where all rewards are 0.1: they are not
 # rescaled
@@ -21,7 +21,8 @@ AS_THEY_ARE = (-np.inf, np.inf)  # the range of a reward that is not mapped to [
 
 class Advantages(NamedTuple):
     values: np.ndarray  # [n, m] float64
-    # From estimators that log their fit, such as bnpo: one, or one per reward with `decompose`
+    # BNPO's fit to the accuracies, whatever the method is: one, or one per reward with `decompose`.
+    # Empty if a reward has no finite range.
     fits: list[BetaFit]
 
 
@@ -42,7 +43,7 @@ def advantages(
     - `greedy_rewards`: the reward of one greedy answer to each question, for remax.
     - `failed`: answers without a reward. They get the advantage 0, and count in no statistics.
 
-    Raises ValueError. `compute_advantages` returns the fit of bnpo, too.
+    Raises ValueError. `compute_advantages` returns BNPO's fit, too.
 
     >>> advantages("grpo", [[1, 0, 0, 0], [1, 1, 1, 1]]).round(3)
     array([[ 1.5, -0.5, -0.5, -0.5],
@@ -69,7 +70,7 @@ def compute_advantages(
 ) -> Advantages:
     """Return the advantages [n, m] of a batch of n questions with m answers each. Each answer has K
     rewards, which are mapped from their `ranges` to [0, 1] (`mapped_rewards`). BNPO's fit to the
-    batch is returned, too.
+    batch is returned for every method, as a description of the accuracies.
 
     An answer that has `failed`, since one of its rewards could not be computed, gets the advantage
     0, and all statistics are those of the other answers. So does a question of which fewer than two
@@ -83,8 +84,9 @@ def compute_advantages(
     Raises ValueError for wrong rewards and missing arguments, and SettingError, which is one, for
     wrong settings and faults of a user's estimator.
     """
-    algo, estimator = method.algo, find_estimator(method.algo)
-    if estimator.needs_range and np.isinf(np.asarray(ranges, dtype=float)).any():
+    algo, estimator = method.algo, method.estimator
+    has_range = bool(np.isfinite(np.asarray(ranges, dtype=float)).all())
+    if estimator.needs_range and not has_range:
         raise ValueError(f"{algo} needs rewards in a finite range; pass it as `ranges`")
     rewards = mapped_rewards(rewards, ranges, failed)  # [n, m, K]
     n, m, k = rewards.shape
@@ -115,7 +117,7 @@ def compute_advantages(
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).sum() / counted.sum())
-    return Advantages(values, fits)
+    return Advantages(values, fits if has_range else [])
 
 
 def _combine(
@@ -147,8 +149,8 @@ def _combine(
         if "separate_rewards" in estimator.needs:
             batch.separate_rewards = rewards[:, :, part]
         weighted.append(part_weight * estimator.function(batch))
-        if estimator.logs_fit:
-            fits.append(batch.fit)
+        accuracies = combined if estimator.unit_interval else combined / weights.sum()
+        fits.append(RewardBatch(accuracies, method, weights).fit)
     return Advantages(np.sum(weighted, axis=0) / sum(part_weights), fits)
 
 

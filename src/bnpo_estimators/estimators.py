@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bnpo_estimators.beta import BetaFit, fit_beta, inverse_density
-from bnpo_estimators.registry import SettingError, estimator, find_estimator
+from bnpo_estimators.registry import Estimator, SettingError, estimator, find_estimator
 from bnpo_estimators.weights import shares, weight_values
 
 # Up to here 1/f is finite at every accuracy that 500 answers can show
@@ -50,11 +50,16 @@ class Method:
     """Variance of the accuracies in BNPO's fit: `sample`, as in the paper, or `corrected` for the
     noise of m answers."""
 
+    @cached_property
+    def estimator(self) -> Estimator:
+        """The function that `algo` names, and what it needs. Raises SettingError."""
+        return find_estimator(self.algo)
+
     def check(self, n: int, m: int, k: int, graded: bool = False) -> None:
         """Raise SettingError for settings that do not go together, or not with rewards [n, m, K],
         and for a user's estimator that cannot be loaded. `graded` rewards are not 0 and 1 only.
         """
-        if self.decompose and "separate_rewards" in find_estimator(self.algo).needs:
+        if self.decompose and "separate_rewards" in self.estimator.needs:
             cure = "takes the rewards apart itself; use `decompose=False`"
             raise SettingError(f"`decompose`: {self.algo} {cure}")
         for algo, field_name, example in (
@@ -337,7 +342,7 @@ def pass_at_k(batch: RewardBatch) -> np.ndarray:
     return reinforce(batch) * weights
 
 
-@estimator(unit_interval=True, logs_fit=True)
+@estimator(unit_interval=True)
 def bnpo(batch: RewardBatch) -> np.ndarray:
     """BNPO (Eq. 11): (R - p) / f(p; alpha, beta), with alpha and beta fitted to the accuracies p of
     the batch.

@@ -8,7 +8,7 @@ import numpy as np
 import scipy  # `scipy.stats` is loaded on first use
 
 from bnpo_estimators.estimators import Method, RewardBatch
-from bnpo_estimators.registry import SettingError, find_estimator
+from bnpo_estimators.registry import SettingError
 from bnpo_estimators.weights import shares
 
 
@@ -33,7 +33,7 @@ def method_gains(method: Method, answers: int, questions: int = 32) -> np.ndarra
     questions. For BNPO, take `beta` with the parameters of a fit.
     """
     method.check(questions, answers, 1)
-    estimator = find_estimator(method.algo)
+    estimator = method.estimator
     problem = f"`algo`: {method.algo} has no objective of its own"
     if estimator.needs - {"range"}:
         raise SettingError(f"{problem}: it needs more than one reward for each answer")

@@ -37,7 +37,6 @@ class Estimator:
     unit_interval: bool
     group: bool
     settings: tuple[str, ...]
-    logs_fit: bool
 
 
 ESTIMATORS: dict[str, Estimator] = {}
@@ -50,7 +49,6 @@ def estimator(
     unit_interval: bool = False,
     group: bool = True,
     settings: tuple[str, ...] = (),
-    logs_fit: bool = False,
 ) -> Callable[[T], T]:
     """Register a function as an estimator: `function(batch: RewardBatch) -> advantages [n, m]`.
 
@@ -60,17 +58,14 @@ def estimator(
     - `unit_interval`: each reward is mapped to [0, 1], and an answer has their mean.
     - `group=False`: one answer to a question is enough to learn from.
     - `settings`: the fields of `Method` that only this estimator takes, for built-in ones.
-    - `logs_fit`: BNPO's Beta fit of each batch is returned, too; needs `unit_interval=True`.
     """
     names = frozenset(name.strip() for name in needs.split(",") if name.strip())
     if not names.issubset(NEEDS):
         raise ValueError(f"@estimator: needs={needs!r} is unknown; known: {', '.join(NEEDS)}")
-    if logs_fit and not unit_interval:
-        raise ValueError("@estimator: logs_fit=True needs unit_interval=True")
     needs_range = unit_interval or "range" in names
 
     def register(function: T) -> T:
-        found = Estimator(function, names, needs_range, unit_interval, group, settings, logs_fit)
+        found = Estimator(function, names, needs_range, unit_interval, group, settings)
         function.estimator = found  # type: ignore[attr-defined]  # for `find_estimator`
         if function.__module__ == "bnpo_estimators.estimators":
             ESTIMATORS[function.__name__] = found

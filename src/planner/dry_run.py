@@ -8,7 +8,7 @@ import numpy as np
 from bnpo.config import TrainConfig, changed_settings
 from bnpo.evaluation.program import EvalConfig, chosen_suite
 from bnpo.policy.folder import local_folder
-from bnpo_estimators import exact_objective, exact_weight, find_estimator, method_gains
+from bnpo_estimators import exact_objective, exact_weight, method_gains
 from planner import Planning
 from planner.hours import START_SECONDS, plan_training, sampling_seconds
 from planner.inputs import evaluation_inputs, training_inputs
@@ -21,7 +21,7 @@ def objective_lines(config: TrainConfig) -> list[str]:
     """Return what training with `weight`, `beta` or `pass_at_k`, whose objective the user sets,
     maximises as a table, line by line: exact for rewards of 0 and 1.
     """
-    if not find_estimator(config.method.algo).settings:
+    if not config.method.estimator.settings:
         return []
     m = config.batch.samples_per_question
     method = replace(config.method, reward_weights=None)  # of one reward

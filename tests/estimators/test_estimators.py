@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.stats import binom
 from test_advantages import advantages, batches
 
-from bnpo_estimators import Method, compute_advantages, fit_beta, inverse_density
+from bnpo_estimators import AS_THEY_ARE, Method, compute_advantages, fit_beta, inverse_density
 from bnpo_estimators.beta import MAX_CONCENTRATION
 from bnpo_estimators.estimators import MAX_BETA_PARAMETER
 
@@ -169,6 +169,20 @@ def test_formulas_written_again(batch, alpha, beta):
 def test_advantages_by_hand(algo, rewards, expected):
     found = compute_advantages(Method(algo), np.array(rewards)[:, :, None]).values
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_every_method_returns_the_fit_of_bnpo(decompose):
+    """It describes the accuracies, and needs a range of all rewards."""
+    rewards = np.random.default_rng(0).random((6, 4, 2))
+    weights = {"reward_weights": (1, 3), "decompose": decompose}
+    expected = compute_advantages(Method("bnpo", **weights), rewards).fits
+    found = compute_advantages(Method("grpo", **weights), rewards).fits
+    np.testing.assert_allclose(
+        [fit[:6] for fit in found], [fit[:6] for fit in expected], rtol=1e-12
+    )
+    without = compute_advantages(Method("grpo", **weights), rewards, ranges=AS_THEY_ARE)
+    assert without.fits == []
 
 
 @pytest.mark.parametrize("decompose", [False, True])

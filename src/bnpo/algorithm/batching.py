@@ -185,17 +185,16 @@ def collate(
     predicting = [places[k][len(prompts[i]) - 1 :] for k, i in enumerate(indices)]
     pairs = np.stack([np.concatenate(predicting), np.concatenate([answers[i] for i in indices])])
     distinct, predictions = np.unique(pairs, axis=1, return_inverse=True)
-
-    def tensor(values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(device)
-
+    arrays = {
+        "input_ids": row,
+        "position_ids": np.concatenate(positions),
+        "targets": distinct[1],
+        "predicting": distinct[0],
+        "predictions": predictions.ravel(),
+    }
     return MicroBatch(
-        input_ids=tensor(row),
-        position_ids=tensor(np.concatenate(positions)),
+        **{name: torch.from_numpy(values).to(device) for name, values in arrays.items()},
         sequences=Sequences.of(positions, [places[order[k]] for k in by_shape], device),
-        targets=tensor(distinct[1]),
-        predicting=tensor(distinct[0]),
-        predictions=tensor(predictions.ravel()),
         lengths=np.array([len(answers[i]) for i in indices]),
         indices=indices,
     )

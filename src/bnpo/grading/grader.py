@@ -95,7 +95,6 @@ class Grader:
     ) -> None:
         right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
-            has_failed = False
             for text in (right, *TRIAL_TEXTS):
                 [[outcome]] = self.submit([text], [example], functions=[reward], fields=fields)
                 value = outcome.result()
@@ -105,15 +104,13 @@ class Grader:
                 problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
                 if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
                     self.close()
-                    flag = "rewards" if reward in self.rewards else "grader"
                     needed = "function(text: str, reference: str) -> float"
                     if self._forms[reward].is_batch:
                         needed = "function(completions: list, references: list) -> list"
                     within = f"in a file imported within {time_limit:g} s"
-                    raise InputError(f"--{flag}: {problem}; it must be {needed}, {within}")
-                if not has_failed:  # perhaps for this text only
-                    print(f"grading: {problem}", file=sys.stderr, flush=True)
-                has_failed = True
+                    raise InputError(f"{problem}; it must be {needed}, {within}")
+                # Perhaps for this text only
+                print(f"grading: {problem}", file=sys.stderr, flush=True)
 
     def _check_trial(self, reward: str, value: float, text: str) -> None:
         """Raise InputError if `value`, a user's reward for a trial text, is outside its range."""
@@ -212,9 +209,8 @@ class Grader:
         file, form = self._files[function], self._forms[function]
         arguments = [list(texts), list(references)][: len(form.parameters)]
         lists = {name: [value] * len(texts) for name, value in columns.items()}
-        whole = self._file_workers[file].submit(
-            "bnpo.grading.rewards:users_rewards", function, self._sources[file], arguments, lists
-        )
+        call = "bnpo.grading.rewards:users_rewards", function, self._sources[file]
+        whole = self._file_workers[file].submit(*call, arguments, lists)
         parts: list[Future] = [Future() for _ in texts]
 
         def pass_on(done: Future) -> None:
@@ -228,29 +224,23 @@ class Grader:
     def _start_call(
         self, function: str, columns: Mapping[str, object], text: str, reference: str
     ) -> Future:
-        done: Future = Future()
+        if function in self._files:
+            file = self._files[function]
+            call = "bnpo.grading.rewards:users_reward", function, self._sources[file]
+            return self._file_workers[file].submit(*call, text, reference, columns)
+        if function == "paper":
+            return self._workers.submit("mathequal.released:released_verdict", reference, text)
         if function == "default":
             # Only equal strings and plain numbers are decided here: a regular expression can hang
             # on a hostile answer.
             verdict = instant_verdict(reference, text)
             if verdict is None:
                 return self._workers.submit("mathequal:equal", reference, text)
-            done.set_result(verdict)
-            return done
-        if function == "paper":
-            return self._workers.submit("mathequal.released:released_verdict", reference, text)
-        if function in self._inline:
-            done.set_result(self._inline[function](text, reference))
-            return done
-        file = self._files[function]
-        return self._file_workers[file].submit(
-            "bnpo.grading.rewards:users_reward",
-            function,
-            self._sources[file],
-            text,
-            reference,
-            columns,
-        )
+        else:
+            verdict = self._inline[function](text, reference)
+        done: Future = Future()
+        done.set_result(verdict)
+        return done
 
     def close(self) -> None:
         """End the worker processes."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial
-from importlib.machinery import FrozenImporter, PathFinder
 from types import ModuleType
 
 from bnpo.environment import secure_output
@@ -209,30 +208,11 @@ def _load(file: str, source: str) -> ModuleType:
     folder = os.path.dirname(os.path.realpath(file))
     if sys.path[0] != folder:  # imports find the files beside it first, as they do in a script
         sys.path.insert(0, folder)
-    # This process has imported much for other purposes, perhaps something of the same name
-    packages = {name.partition(".")[0] for name in sys.modules}
-    replaced = {package for package in packages if _is_beside(package, os.path.realpath(file))}
-    for name in list(sys.modules):
-        if name.partition(".")[0] in replaced:
-            del sys.modules[name]
-    # The module is what multiprocessing makes of a script in the processes that the script starts.
-    # So its functions and classes can be pickled and sent to processes of its own, whatever the
-    # name of the file is. Nothing below `if __name__ == "__main__"` runs.
+    # As multiprocessing names a script in the processes that it starts: functions and classes can
+    # be pickled for processes of its own, and nothing below `if __name__ == "__main__"` runs.
     module = ModuleType("__mp_main__")
     module.__file__ = os.path.abspath(file)
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     sys.argv = [file]
     exec(compile(source, module.__file__, "exec"), module.__dict__)
     return module
-
-
-def _is_beside(package: str, file: str) -> bool:
-    """Return whether a script's import of `package` would find another file in its folder."""
-    # Python's own modules come first, and the other two run the worker
-    if package in (*sys.builtin_module_names, "bnpo", "mathequal"):
-        return False
-    if FrozenImporter.find_spec(package) is not None:
-        return False
-    found = PathFinder.find_spec(package, [os.path.dirname(file)])
-    # Without an origin it is a folder that is no package. A file `json.py` may import json.
-    return found is not None and found.origin not in (None, file)

@@ -272,7 +272,7 @@ def check_tensors(folder: Path) -> None:
 
 
 def _owner(tensor: str) -> str:
-    """Return the name of a tensor's module, with * for the number of the layer."""
+    """Return the name of a tensor's module, with * for the layer's number."""
     return re.sub(r"\d+", "*", tensor).rpartition(".")[0]
 
 
@@ -335,8 +335,7 @@ def load_tokenizer(folder: Path, longest: int):
     with refused_by("transformers", f"{folder}: its tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
     rows = config.get_text_config().vocab_size
-    # Special tokens beyond the embedding do not occur in texts. Gemma 3's text models have one, for
-    # images.
+    # Special tokens beyond the embedding do not occur in texts: Gemma 3 has one for images
     added = tokenizer.added_tokens_decoder
     unused = sum(index >= rows and token.special for index, token in added.items())
     if len(tokenizer) - unused > rows:
@@ -425,8 +424,8 @@ def check_prompts(folder: Path, tokenizer, prompts: Sequence[list[int]]) -> None
         )
 
 
-# What libraries raise about the files of a model: settings that do not fit together fail anywhere
-# in their code. All else, such as a lack of memory, is no fault of the model.
+# What libraries raise about the files of a model, anywhere in their code. All else, such as a lack
+# of memory, is no fault of the model.
 REFUSALS = (
     ArithmeticError,
     AssertionError,
@@ -443,8 +442,7 @@ REFUSALS = (
 def refused_by(library: str, model: str) -> Iterator[None]:
     """Turn a library's refusal of a model, or a part of it, into an InputError.
 
-    Only for a single call of the library, whose other arguments are right for every model: an error
-    of our own code would be blamed on the model.
+    Only for a single call of the library: errors of our own code would be blamed on the model.
     """
     try:
         yield

@@ -58,8 +58,7 @@ class Learner:
         trains=True,
     ):
         self._config = config
-        # Temperature and top k of all log-probabilities that are trained on
-        self._drawn = config.sampling.drawn
+        self._drawn = config.sampling.drawn  # temperature and top k of what is trained on
         self.trains_adapter = config.update.lora_rank is not None  # else all weights
         patches.compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
@@ -81,23 +80,18 @@ class Learner:
             add_adapter(model, model_folder, config)
         patches.switch_off_dropout(model)
         zero = settings["zero_optimization"]
-        # Let ZeRO-3 prefetch a whole layer: with less, every layer would wait for the rest of its
-        # weights.
+        # Let ZeRO-3 gather and prefetch each layer as a whole, not one small module after the other
         least = DeepSpeedZeroConfig(stage=3).prefetch_bucket_size
         zero["stage3_prefetch_bucket_size"] = max(least, *map(elements, layers(model)))
-        # A "leaf module" is gathered as a whole, which is faster than its small modules one after
-        # the other.
         for layer in layers(model):
             set_z3_leaf_module(layer, True)
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size)
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
-        if config.update.lora_rank:
-            # DeepSpeed allocates a whole bucket, which would be larger than a typical adapter.
-            zero["reduce_bucket_size"] = min(
-                REDUCE_BUCKET, sum(parameter.numel() for parameter in trained)
-            )
+        if config.update.lora_rank:  # DeepSpeed allocates a whole bucket
+            adapter = sum(parameter.numel() for parameter in trained)
+            zero["reduce_bucket_size"] = min(REDUCE_BUCKET, adapter)
         self._engine, *_ = deepspeed.initialize(
             model=policy, model_parameters=trained, config=settings
         )
@@ -191,19 +185,17 @@ class Learner:
                 if self._engine.was_step_applied():
                     norms.append(float(self._engine.get_global_grad_norm()))
         updates = settings.ppo_iterations * settings.mini_batches
-        # The statistics stay on the device until here, so they are copied once.
+        # The statistics are copied from the device only here
         metrics = token_metrics(torch.stack(statistics).tolist() if statistics else [])
         metrics["loss"] /= updates
         metrics["grad_norm"] = float(np.mean(norms)) if norms else np.nan  # before clipping
         metrics["lr"] = lr
-        # Updates that were skipped, because loss or gradient norm was not finite
         metrics["updates/skipped"] = updates - len(norms)
         old_logprobs: dict[int, np.ndarray] = {}
         for micro_batch in chain(*mini_batches):
-            parts = np.split(
-                micro_batch.old_logprobs.cpu().numpy(), micro_batch.lengths.cumsum()[:-1]
-            )
-            old_logprobs |= zip(micro_batch.indices.tolist(), parts, strict=False)
+            ends = micro_batch.lengths.cumsum()
+            of_answers = np.split(micro_batch.old_logprobs.cpu().numpy(), ends[:-1])
+            old_logprobs |= zip(micro_batch.indices.tolist(), of_answers, strict=False)
         return Update(metrics, old_logprobs, time.perf_counter() - started)
 
     def _mini_batches(self, batch: Batch, advantages: np.ndarray) -> list[list[MicroBatch]]:
@@ -345,18 +337,15 @@ def deepspeed_settings(config: TrainConfig) -> dict:
         else {}
     )
     return {
-        # Micro-batches differ in size and number: the learner itself says which one is the last of
-        # an update.
+        # The learner itself says which micro-batch is the last of an update
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "zero_optimization": zero,
-        # Use torch's AdamW even if the optimizer is offloaded, so that results do not depend on
-        # where it runs.
+        # torch's AdamW also where the optimizer is offloaded, so that results are the same
         "zero_force_ds_cpu_optimizer": False,
         "bf16": {"enabled": config.hardware.dtype == "bfloat16"},
         "fp16": fp16,
-        # Accumulate and reduce gradients in fp32. In bf16 small contributions to a sum would be
-        # lost.
+        # In bf16, sums of gradients would lose small contributions
         "data_types": {"grad_accum_dtype": "fp32"},
         "communication_data_type": "fp32",
         "gradient_clipping": config.update.max_grad_norm,
@@ -367,8 +356,7 @@ def deepspeed_settings(config: TrainConfig) -> dict:
                 "betas": list(config.update.betas),
                 "weight_decay": config.update.weight_decay,
                 "torch_adam": True,
-                # One pass over the memory of a weight, its gradient and its moments, instead of ten
-                "fused": True,
+                "fused": True,  # one pass over the memory instead of ten
             },
         },
         "steps_per_print": 10**9,

@@ -59,15 +59,12 @@ def adapted_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
         len(getattr(parameter, "ds_shape", parameter.shape)) == 3
         for parameter in model.parameters()
     )
-    linear = {
+    return {
         name: layer
         for name, layer in model.named_modules()
         if isinstance(layer, (torch.nn.Linear, Conv1D))
-    }
-    return {
-        name: layer
-        for name, layer in linear.items()
-        if layer is not head and ("attn" in name or not has_experts)
+        and layer is not head
+        and ("attn" in name or not has_experts)
     }
 
 
@@ -108,12 +105,10 @@ def save_adapter(model: torch.nn.Module, folder: Path) -> None:
     }
     with deepspeed.zero.GatheredParameters(list(adapter.values())):
         if dist.get_rank() == 0:
-            tensors = {
-                f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": parameter.detach()
-                .cpu()
-                .clone()
-                for name, parameter in adapter.items()
-            }
+            tensors = {}
+            for name, whole in adapter.items():
+                name = f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}"
+                tensors[name] = whole.detach().cpu().clone()
             save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
             model.peft_config[ADAPTER].save_pretrained(folder)
 

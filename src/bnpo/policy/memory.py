@@ -24,7 +24,6 @@ from bnpo.policy.lora import adapted_layers
 from bnpo.policy.model import elements, layers
 from bnpo.policy.sampling import MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.ranks import gather
-from bnpo_estimators import find_estimator
 
 GIB = 2**30
 ASLEEP = 2**30  # what vLLM keeps while it sleeps: workspaces and compiled kernels
@@ -34,9 +33,7 @@ DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 class ModelShape:
-    """The sizes of a Hugging Face model on which its memory and speed depend. Reads config.json,
-    no weights.
-    """
+    """The sizes of a Hugging Face model, from its config.json."""
 
     def __init__(self, folder: Path):
         config = model_config(folder)
@@ -70,7 +67,7 @@ class SamplerNeeds:
         batch, size = config.batch, DTYPE_BYTES[config.hardware.dtype]
         sharing = config.hardware.sampler_ranks
         # A greedy answer, as a baseline, is an answer too
-        greedy = "greedy_rewards" in find_estimator(config.method.algo).needs
+        greedy = "greedy_rewards" in config.method.estimator.needs
         per_question = batch.samples_per_question + greedy
         self.answers = batch.questions_per_step * sharing // ranks * per_question
         # Part of the weights, workspace of a prefill, CUDA graphs
@@ -101,7 +98,7 @@ def held_memory(shape: ModelShape, config: TrainConfig, ranks: int) -> tuple[Cou
     adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
     trained = adapter or shape.parameters
     partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)
-    bucket = min(REDUCE_BUCKET, trained)  # elements of gradients that are reduced together
+    bucket = min(REDUCE_BUCKET, trained)
     held = Counter(weights=weights * (not hardware.offload_weights))
     held["gradients"] = 4 * partition * on_gpu + 4 * bucket  # in fp32
     held["optimizer"] = 12 * partition * on_gpu  # fp32 weights and moments
@@ -136,9 +133,7 @@ def logit_bytes(size: int) -> int:
 
 
 def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
-    """Raise InputError if `size` ranks cannot share a sampler of this model, on a machine of
-    `ranks_here` ranks.
-    """
+    """Raise InputError if `size` of a machine's `ranks_here` ranks cannot share a sampler."""
     keys = shape.key_heads  # vLLM repeats key heads if there are too few
     uneven = [n for n in (ranks_here, shape.heads, shape.intermediate) if n % size]
     if uneven or (keys % size and size % keys):

@@ -61,8 +61,7 @@ class Sampler:
                 max_model_len=settings.max_tokens,
                 skip_tokenizer_init=True,
                 enforce_eager=settings.enforce_eager or not self._on_gpu,
-                # A prompt that is prefilled in parts draws a token per part, at which vLLM's runner
-                # for CPUs raises.
+                # With it, vLLM's runner for CPUs raises
                 enable_chunked_prefill=False,
                 max_num_batched_tokens=max(PREFILL_TOKENS, settings.max_tokens),
                 # Log-probabilities after temperature, over the tokens that could be drawn.
@@ -70,8 +69,7 @@ class Sampler:
                 # As in the learner: with a head in bf16 the gap between the two is ten times as
                 # large.
                 hf_overrides={"head_dtype": "float32"},
-                # With a launcher this process is a worker of its engine, and the only one that it
-                # knows.
+                # With a launcher, this process is the only worker that its engine knows
                 distributed_executor_backend="external_launcher" if launched else None,
                 tensor_parallel_size=settings.tensor_parallel,
                 use_tqdm_on_load=False,
@@ -83,8 +81,7 @@ class Sampler:
             [experts] = self._llm.apply_model(prepare_reloads)
             self._before_reload = [*self._llm.apply_model(hold_wide_head), *experts]
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
-        # This rank's number among those that share its engine
-        self.place = get_tp_group().rank_in_group if launched else 0
+        self.place = get_tp_group().rank_in_group if launched else 0  # among these ranks
         # A hook on the module that computes the logits acts on samples and on scores alike.
         self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
 
@@ -217,17 +214,13 @@ class Sampler:
         return self._on_gpu
 
     def wake(self) -> None:
-        """Allocate the memory of the cache, which `sample` and `score` need. Does nothing on
-        CPUs.
-        """
+        """Allocate the memory of the cache, which `sample` and `score` need."""
         if self._on_gpu:
             torch.cuda.empty_cache()
             self._llm.wake_up(tags=["kv_cache"])
 
     def close(self) -> None:
-        """Shut the engine down, and torch.distributed with it: vLLM destroys every process
-        group.
-        """
+        """Shut down the engine and, as vLLM does, torch.distributed."""
         self._llm.llm_engine.engine_core.shutdown()
 
 

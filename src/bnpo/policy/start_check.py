@@ -57,8 +57,7 @@ def check_start(
     --sync-tolerance, raise InputError on all ranks. Sets the bound of `sync`. A collective.
     """
     # The learner packs a second answer behind the first: layers that are no attention would let
-    # them mix. The second one is the first one reversed. Models round improbable text more, as they
-    # do with the answers of base models.
+    # them mix. The second is the first one reversed, since improbable text is rounded more.
     longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
     prompt, answer = _text(learner, ids, longest)
     answers, model = (answer, answer[::-1]), config.data.model
@@ -66,8 +65,7 @@ def check_start(
     of_model = own_score(learner, prompt, *answers)
     of_rounded_model = own_score(learner, prompt, *answers, rounded=True)
     of_learner = learner.score(prompt, *answers)
-    # As after an update. On GPUs the sampler loses its weights as it falls asleep, so the sync must
-    # bring all.
+    # As after an update: on GPUs a sampler that falls asleep loses its weights
     sampler.sleep()
     try:
         sync.refresh(0)

@@ -21,12 +21,9 @@ from bnpo.policy.lora import without_adapter
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
-COMPARED_ANSWERS = (
-    3  # of each rank, one after the other: a sync has failed if a rank differs in all
-)
-# Least tokens that are compared after a sync; of a shorter answer, they begin in its prompt
-LEAST_TOKENS = 32
-# In the name of a weight: the number of its layer, 1 in model.layers.1.mlp.up_proj.weight
+COMPARED_ANSWERS = 3  # of each rank: a sync has failed if a rank differs in all of them
+LEAST_TOKENS = 32  # that are compared; of a shorter answer, they begin in its prompt
+# The number of a weight's layer, 1 in model.layers.1.mlp.up_proj.weight
 LAYER = re.compile(r"\.(\d+)\.|$")
 
 
@@ -141,9 +138,8 @@ def whole_layers(
         yield number and int(number), revert_weight_conversion(model, clones)
         del tensors, clones  # before the next layer is gathered
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = {
-        name: tensor for name, tensor in model.state_dict().items() if name not in parameters
-    }
+    state = model.state_dict()
+    buffers = {name: tensor for name, tensor in state.items() if name not in parameters}
     yield None, revert_weight_conversion(model, buffers)
 
 
@@ -153,10 +149,10 @@ def check_equal(
     """Raise RunError on all ranks if a tensor of the sampler differs from the learner's in any bit.
     A collective.
 
-    `learned` are the learner's tensors that are compared, the embedding first. `held` are those of
-    the sampler: shards if several ranks share it, of which this one has number `place`. Bits are
-    compared because an update at a learning rate of 1e-6 changes log-probabilities by less than the
-    arithmetic of bf16 does, so that a measured difference may not show it.
+    `learned` are tensors of the learner, the embedding first. `held` are those of the sampler:
+    shards if several ranks share it, of which this one has number `place`. Bits are compared
+    because an update at a learning rate of 1e-6 changes log-probabilities by less than the rounding
+    of bf16 does.
     """
     differing = [
         name

@@ -25,7 +25,7 @@ class Step:
     number: int
     batch: Batch
     advantages: np.ndarray  # [q, m]
-    fits: list[BetaFit]  # of estimators that log a fit, as BNPO does: one, or one per reward
+    fits: list[BetaFit]  # to the accuracies: one, one per reward, or none without ranges
     update: Update
     # Mean |sampler's - learner's log-probability| of one answer after the weight sync
     sync_difference: float

@@ -3,7 +3,7 @@ the run's end.
 """
 
 import time
-from collections import ChainMap, Counter
+from collections import ChainMap
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -169,7 +169,7 @@ class Run:
         # With seeds of their own: the rest of the run is the same without these questions
         seeds = sampling_seeds(self._config.sampling.seed, WATCHED, questions)
         started = time.perf_counter()
-        groups = sample_groups(task, questions, seeds, self._sampler, self._config, Counter())
+        groups, _ = sample_groups(task, questions, seeds, self._sampler, self._config)
         if self._tracker:
             write_json_lines(
                 self._folder / "watch" / f"{step_name(step)}.jsonl", rollout_rows(task, groups)

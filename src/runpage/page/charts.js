@@ -1,7 +1,7 @@
 // The charts of metrics and the fitted densities, made from the lines of metrics.jsonl of every run.
 
 const CV_STEPS = 20; // over which the gradient norm's coefficient of variation is computed
-const DENSITY = "advantages are divided by Beta(α, β)";
+const DENSITY = "of the density Beta(α, β) that BNPO divides advantages by";
 // By metric: title, caption, and the metric with the standard error, if there is one. /cv asks for the variation.
 // The charts of rewards are in `rewardCharts`.
 const CHARTS = {
@@ -83,7 +83,9 @@ function rewardCharts(runs) {
   const several = runs.filter((run) => run.rewards.length > 1);
   const sum = ({ rewards, weights }) => rewards.map((name, k) => `${number(weights[k])} × ${name}`).join(" + ");
   const sums = [...new Set(several.map(sum))];
-  const trained = sums.length ? `mean as trained, weighted ${sums.join("; ")}` : "mean of the batch ± standard error";
+  const isMapped = several.some(({ ranges }) => ranges.some(([low, high]) => low != null && (low || high !== 1)));
+  const trained = sums.length ? `weighted mean as trained: ${sums.join("; ")}${isMapped ? ", mapped to [0, 1]" : ""}`
+    : "mean of the batch ± standard error";
   const single = several.flatMap(({ rewards }) => rewards)
     .map((name) => [`reward/${name}`, [`Reward: ${name}`, "mean of the batch"]]);
   return { "reward/mean": ["Reward", trained, "reward/se"], ...Object.fromEntries(single) };

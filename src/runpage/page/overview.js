@@ -32,18 +32,20 @@ function runsTable(runs) {
   const names = differing(runs).filter((name) => !["algo", "steps"].includes(name));
   // Settings may be the same and what they name may not, such as the content of a data file.
   const named = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
-  const facts = named.filter((name) => !(name in runs[0].settings));
+  // A setting that differs has a column already, so its content says nothing new: data_sha256 belongs to train_data.
+  const words = new Set(differing(runs).flatMap((name) => name.split("_")));
+  const facts = named.filter((name) => !(name in runs[0].settings) && !words.has(name.split("_")[0]));
   const otherFacts = (run) =>
     facts.filter((name) => !same([run.config[name], runs[0].config[name]])).join(", ") || "–";
   const others = runs.some((run) => otherFacts(run) !== "–") && "differs in";
   const fromTo = (run, metric) => {
     const known = run.lines.map((line) => line[metric]).filter((value) => value != null);
-    return known.length ? `${number(known[0])} → ${number(known.at(-1))}` : "–";
+    return known.length > 1 ? `${number(known[0])} → ${number(known.at(-1))}` : number(known[0]);
   };
-  const heads = ["run", "algorithm", "seed", ...names, others, "steps", "status", "reward", "pass@1", "s per step"];
-  const row = (run) => [run.name, run.settings.algo, run.seed, ...names.map((name) => say(run.settings[name])),
-    others && otherFacts(run),
-    run.steps.at(-1) ?? 0, run.end, ...["reward/mean", "eval/average", "seconds/total"].map((m) => fromTo(run, m))];
+  const heads = ["run", "algorithm", "seed", "reward", "pass@1", "steps", "status", "s per step", ...names, others];
+  const row = (run) => [run.name, say(run.settings.algo), run.seed,
+    ...["reward/mean", "eval/average"].map((metric) => fromTo(run, metric)), run.steps.at(-1) ?? 0, run.end,
+    fromTo(run, "seconds/total"), ...names.map((name) => say(run.settings[name])), others && otherFacts(run)];
   return table("Runs", heads, runs.map(row));
 }
 

@@ -80,7 +80,7 @@ unpack("data").then((content) => {
   data.runs.forEach(complete);
   data.charts = charts(data.runs);
   reloadWhileGoing();
-  for (const name of Object.keys(VIEWS))
+  for (const name of Object.keys(VIEWS).filter((view) => VIEWS[view].isShown()))
     document.querySelector("nav").append(h("a", { href: `#view=${name}` }, name[0].toUpperCase() + name.slice(1)));
   onpopstate();
 });

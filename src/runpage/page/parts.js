@@ -147,7 +147,8 @@ function chart(place, spec) {
     axes: [{ ...axis, incrs: toStep && [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
       { ...axis, size: 58, values: (_, ticks) => ticks.map((v) => number(v, 4)),
         ...(isLog && { splits: () => logTicks(...shownRange), filter: (_, ticks) => ticks }) }],
-    series: [{ label: toStep ? "step" : "p", value: (_, __, ___, i) => number(x[shownAt(x, i)], 4) },
+    series: [{ label: toStep ? "step" : "p",
+      value: (_, __, ___, i) => (toStep && i == null ? "last" : number(x[i], 4)) },
       ...lines.map((s) => ({
         label: s.label, stroke: s.colour, dash: stacked ? [] : DASHES[s.style % 7], spanGaps: true, pxAlign: 0,
         width: stacked ? 0 : 2, points: { show: s.known.length < FEW && !stacked && !!toStep, size: 6, fill: s.colour },

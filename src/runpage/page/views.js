@@ -90,7 +90,7 @@ function densityOfStep(place) {
   const line = (label, style, of, from = 0) =>
     ({ label, style, y: x.map((p) => (p >= from && p <= 1 - from ? of(p) : null)) });
   const named = (text, { alpha, beta }) => `${text}: Beta(${number(alpha)}, ${number(beta)})`;
-  const divisor = fit ? [line(named("divisor", fit), 0, (p) => density(p, fit))] : [];
+  const divisor = fit ? [line(named("BNPO's divisor", fit), 0, (p) => density(p, fit))] : [];
   const fitted = fit?.fitted ? [line(named("fit", fit.fitted), 1, (p) => density(p, fit.fitted))] : [];
   // A fit may rise without bound at 0 and 1, where it is cut off.
   const heights = [...bars.map((bar) => bar[1]), ...(divisor[0]?.y ?? []), ...(fitted[0]?.y.slice(10, -10) ?? [])];
@@ -102,7 +102,7 @@ function densityOfStep(place) {
     series: [...(fit ? [line("BNPO: 1 / f", 0, (p) => weight(p, fit), 1 / m)] : []),
       line("REINFORCE: 1", 2, () => 1, 1 / m),
       line("GRPO: 1 / σ", 1, (p) => Math.sqrt((m - 1) / m / (p * (1 - p))), 1 / m)] });
-  if (!fit) return `Step ${step}: no density. Only bnpo fits one, and only if the accuracies of the questions differ.`;
+  if (!fit) return `Step ${step}: no density. Rewards need a range, as --reward-range gives it.`;
   const equal = fit.sharedP == null ? "" : "; all questions have the same weight";
   return `Step ${step}: α ${number(fit.alpha)}, β ${number(fit.beta)}${equal}. ${aboutFit(fit)} BNPO divides the ` +
     "advantages by another density, Beta(α, β) with α = 1 + a/3 and β = 1 + b/3. It is not meant to follow the bars.";
@@ -262,12 +262,13 @@ const fullColour = () => (S.text === "gap" ? 10 * mean(data.rows.flatMap((row) =
 async function cards(group, chosen) {
   // A watched group after step s has the policy, and so the fit, of step s + 1.
   const [{ run, step, watched }] = group, at = step + watched;
-  const fits = Object.entries(data.runs[run].fits).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
+  const { config, fits: all } = data.runs[run], divisors = config.algo === "bnpo" ? all : {};
+  const fits = Object.entries(divisors).map(([name, steps]) => [name, steps[at]]).filter(([, fit]) => fit);
   const fitTexts = fits.map(([name, fit]) => [name, `divisor Beta(${number(fit.alpha)}, ${number(fit.beta)}),`,
     `weight ${number(weight(accuracy(group, name), fit))}`].join(" "));
   const isFocus = (r) => chosen && S.answer !== "" && S.answer != null && +S.answer === r.sample;
   return h("section", { class: chosen ? "group chosen" : "group" }, h("h2", {}, `${stepOf(group[0])}: ${shares(group)}`),
-    h("p", {}, fitTexts.join("; ") || "no fitted density"),
+    h("p", {}, fitTexts.join("; ")),
     h("div", { class: "kinds" }, (await kindsOf(group)).map((kind) => kindSection(kind, isFocus))));
 }
 // The answers of one kind: one of them, and the others on demand. Answers of the same text share a card.
@@ -297,7 +298,7 @@ function next(by) {
 
 function evaluationControls() {
   const names = data.evals.map((e, i) => [`${i}`, e.name]);
-  return names.length && [field("Base", "a", names), field("Compare with", "b", names, `${names.length - 1}`),
+  return names.length > 1 && [field("Base", "a", names), field("Compare with", "b", names, `${names.length - 1}`),
     field("Problems", "changed", [["", "changed"], ["gained", "gained"], ["lost", "lost"],
       ["all", "all"]])];
 }
@@ -320,36 +321,45 @@ async function openProblem(place, { id, question, reference, i, j }, a, b) {
   };
   place.append(h("h2", {}, id), h("div", { class: "asked" }, prose(question ?? "")),
     h("p", {}, "Reference: ", formula(reference ?? "–")),
-    h("div", { class: "grid two" }, await side(a, j), await side(b, i)));
+    h("div", { class: "grid two" }, await side(a, j), a !== b && (await side(b, i))));
 }
 async function evaluations(place) {
   if (!data.evals.length) return "This page has no evaluations. Train with --eval-every, or add folders of eval.py.";
   const [a, b] = [data.evals[+(S.a || 0)], data.evals[+(S.b || data.evals.length - 1)]], pairs = paired(a, b);
   const parts = [...new Set(pairs.flatMap((pair) => pair.parts))].sort();
   const scored = (values) => `${percent(mean(values))} ± ${percent(standardError(values) || NaN)}`; // 0 is no estimate
-  place.append(table("Scores", ["subset", "problems", `${a.name}, %`, `${b.name}, %`, "difference", "gained", "lost"],
+  // One evaluation has no second column, and nothing to compare.
+  const two = (...columns) => (a === b ? [] : columns);
+  const columns = [`${a.name}, %`, ...two(`${b.name}, %`, "difference", "gained", "lost")];
+  place.append(table("Scores", ["subset", "problems", ...columns],
     parts.map((part) => [part, pairs.filter((pair) => pair.parts.includes(part))]).map(([part, of]) => [part, of.length,
-      scored(of.map((p) => p.from)), scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
-      of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length])));
-  place.append(evaluationSettings(a === b ? [a] : [a, b]));
+      scored(of.map((p) => p.from)), ...two(scored(of.map((p) => p.to)), scored(of.map((p) => p.change)),
+        of.filter((p) => p.change > 0).length, of.filter((p) => p.change < 0).length)])));
+  place.append(evaluationSettings([a, ...two(b)]));
   for (const pair of pairs) if (pair.key === S.problem) await openProblem(place, pair, a, b);
   const wanted = { gained: ({ change }) => change > 0, lost: ({ change }) => change < 0, all: () => true };
-  const rows = pairs.filter(wanted[S.changed] ?? (({ change }) => change))
+  const rows = pairs.filter(a === b ? wanted.all : wanted[S.changed] ?? (({ change }) => change))
     .sort((p, q) => Math.abs(q.change) - Math.abs(p.change));
-  const heads = ["problem", "base, %", "compared, %", "change", "question"];
+  const heads = ["problem", ...(a === b ? ["correct, %"] : ["base, %", "compared, %", "change"]), "question"];
   const changeText = (change) => (change > 0 ? "▲ gained" : change < 0 ? "▼ lost" : "");
   place.append(table("Problems", heads, rows.slice(0, limit).map((p) => [
-    link({ problem: p.key }, p.id), percent(p.from), percent(p.to), changeText(p.change),
+    link({ problem: p.key }, p.id), percent(p.from), ...two(percent(p.to), changeText(p.change)),
     h("span", { class: "line" }, p.question ?? "")])), more(rows));
-  return `${pairs.length} problems in both evaluations. ± is the standard error over problems, paired for differences.`;
+  const errors = "± is the standard error over problems";
+  return a === b ? `${pairs.length} problems. ${errors}.`
+    : `${pairs.length} problems in both evaluations. ${errors}, paired for differences.`;
 }
 
+const hasRuns = () => data.runs.length > 0, hasAnswers = () => data.rows.length > 0;
 const VIEWS = {
-  curves: { title: () => data.runs.map((run) => run.name).join(", ") || "No runs", draw: curves },
-  density: { title: () => "Weight of a question by its accuracy p", controls: densityControls, draw: densityOfStep },
-  estimators: { title: () => "The same batch by every estimator", controls: estimatorsControls, draw: estimators },
-  answers: { title: () => "Answers", controls: answersControls, draw: answers },
+  curves: { title: () => data.runs.map((run) => run.name).join(", ") || "No runs", draw: curves, isShown: hasRuns },
+  density: { title: () => "Weight of a question by its accuracy p", controls: densityControls, draw: densityOfStep,
+    isShown: hasRuns },
+  estimators: { title: () => "The same batch by every estimator", controls: estimatorsControls, draw: estimators,
+    isShown: hasRuns },
+  answers: { title: () => "Answers", controls: answersControls, draw: answers, isShown: hasAnswers },
   questions: { title: () => (S.question ? `Question ${S.question}` : "Watched questions"),
-    controls: questionControls, draw: question },
-  evaluations: { title: () => "Evaluations by problem", controls: evaluationControls, draw: evaluations },
+    controls: questionControls, draw: question, isShown: hasAnswers },
+  evaluations: { title: () => "Evaluations by problem", controls: evaluationControls, draw: evaluations,
+    isShown: () => data.evals.length > 0 },
 };
