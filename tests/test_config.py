@@ -235,13 +235,6 @@ def test_help_shows_the_usual_flags_and_help_all_shows_all(capsys):
     assert "{None" not in text
 
 
-def test_an_unknown_preset_is_named(capsys):
-    with pytest.raises(SystemExit) as end:
-        parse("--preset", "x")
-    assert end.value.code == 2
-    assert "--preset" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -279,21 +272,6 @@ def test_a_run_of_an_earlier_version_is_resumed_if_it_means_the_same(old, messag
         return check_changes(config, {})
     with refused(message):
         check_changes(config, {})
-
-
-def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatch, tmp_path):
-    """Without a network this goes as far as the first request."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with refused("Qwen/absent: no such local folder, and the download .* failed"):
-        prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
-
-
-def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_downloaded(ranks, tmp_path):
-    claim_folder(parse("--output-dir", str(tmp_path)), {})
-    with refused(
-        r"holds a run\. Continue it with --resume, replace it with --overwrite, or choose"
-    ):
-        prepare_run(parse("--output-dir", str(tmp_path), "--model", "nobody/absent"))
 
 
 def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):

@@ -1,6 +1,5 @@
 """The environment of programs and ranks: defaults of libraries, launchers, folders and output."""
 
-import ast
 import json
 import os
 import subprocess
@@ -53,23 +52,6 @@ def test_importing_bnpo_sets_what_libraries_read_and_imports_nothing_heavy():
     assert heavy & set(imported) == set()
 
 
-def test_programs_import_bnpo_before_torch():
-    late = []
-    for file in (
-        file for name in ("benchmarks", "dev", "scripts") for file in (ROOT / name).rglob("*.py")
-    ):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = [getattr(node, "module", None) or node.names[0].name for node in imports]
-        packages = [name.split(".")[0] for name in names]
-        first = [
-            packages.index(name) for name in ("torch", "vllm", "deepspeed") if name in packages
-        ]
-        if first and "bnpo" not in packages[: min(first)]:
-            late.append(file.name)
-    assert late == []
-
-
 RANK = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_PORT": "29500"}
 RANK |= {"MASTER_ADDR": "127.0.0.1"}
 
@@ -119,13 +101,6 @@ def test_ranks_share_the_cores_of_a_machine(given, here, threads, monkeypatch):
     monkeypatch.setattr("bnpo.grading.grader.Workers", lambda count, limit: workers.append(count))
     Grader()
     assert workers == [6 // here]
-
-
-@pytest.mark.parametrize(("given", "watched"), [({}, 0), (TORCHRUN, 1), ({"LOCAL_SIZE": "4"}, 2)])
-def test_a_rank_watches_the_processes_of_its_launcher_only(given, watched):
-    os.environ.update(RANK | given)
-    assert len(_launchers()) == watched
-    assert os.getppid() in [*_launchers(), os.getppid()][:1]
 
 
 def test_programs_beside_the_interpreter_come_first_once():

@@ -125,26 +125,6 @@ def test_a_comparison_and_a_regrade_of_results_that_are_there(once, tmp_path):
     assert regraded | {"by_rule": None} == before | {"by_rule": None}
 
 
-@pytest.mark.sampler
-@pytest.mark.extra
-def test_the_papers_data_sets_pass_through(tmp_path, data_dir, qwen_model):
-    """A few real problems of each, with the real tokenizer, through prompt, sampler and grader."""
-    suite = json.loads((ROOT / "evals" / "paper.json").read_text()) | {"max_answer_tokens": 24}
-    for dataset in suite["datasets"].values():
-        dataset |= {"data": str(data_dir / Path(dataset["data"]).name), "repetitions": 4}
-    (tmp_path / "short.json").write_text(json.dumps(suite))
-    flags = ("--ckpt", qwen_model, "--suite", tmp_path / "short.json", "--limit", 5)
-    evaluate(tmp_path / "out", *flags)
-    results, samples = results_of(tmp_path / "out")["results"], samples_of(tmp_path / "out")
-    assert list(results) == ["MATH500", "AMC23", "AIME2024", "AIME2025"]
-    assert len(samples) == 4 * 5 * 4
-    for name, result in results.items():
-        mine = [sample for sample in samples.values() if sample["dataset"] == name]
-        assert result["pass1"] == sum(sample["correct"] for sample in mine) / len(mine)
-    # What the model was taught to say
-    assert {sample["answer"] for sample in samples.values()} & {"1", "2", "3"}
-
-
 def missing(*names: str) -> dict:
     sets = {name: {"data": f"data/nowhere/{name}.jsonl", "repetitions": 1} for name in names}
     return {"datasets": sets}

@@ -5,7 +5,6 @@ finite, several machines.
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -357,21 +356,3 @@ def test_an_earlier_run_outlives_a_new_one_that_cannot_start(environment, flags,
     assert re.search(message, failed.stdout)
     assert "Traceback" not in failed.stdout
     assert files_of(run) == before | {".lock": ""}
-
-
-@pytest.mark.sampler
-def test_an_earlier_run_is_deleted_by_the_new_one(tmp_path):
-    run = tmp_path / "a run"
-    write_earlier_run(run)
-    run_ranks(2, "train.py", *OVERWRITE, "--output-dir", run)
-    assert not (run / "checkpoints" / "step-000003").exists()
-    assert [path.name for path in run.glob(".*")] == [".lock"]
-    assert (run / "mine.txt").exists()
-    assert (run / "last").resolve().name == "step-000001"
-    # And a start with another number of ranks prints a command that a shell understands.
-    flags = ("--steps", 2, "--eval-every", 0, "--resume", "--output-dir", run)
-    refused = run_ranks(1, "train.py", *SMALL, *flags, check=False)
-    command = refused.stdout.partition("or convert it: ")[2]
-    trainer = run / "checkpoints" / "step-000001" / "trainer"
-    folders = [str(trainer / name) for name in ("zero", "universal")]
-    assert shlex.split(command)[-3::2] == folders

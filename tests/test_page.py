@@ -25,7 +25,7 @@ from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
 from runpage.page import add_answers, write_page
-from runpage.run_files import all_advantages, with_trained_mean
+from runpage.run_files import all_advantages
 from runpage.serve import HTTPServer, PageHandler
 
 M = 16
@@ -171,17 +171,6 @@ def test_what_every_estimator_would_have_made_of_a_batch(tmp_path, algo):
         np.testing.assert_allclose(found[name], expected.ravel(), rtol=5e-5, atol=1e-12)
 
 
-def test_the_weighted_mean_of_old_runs_only_is_computed_again():
-    config = {"rewards": ["accuracy", "format"], "reward_weights": [1, 0.2]}
-    parts = {"reward/accuracy": 0.5, "reward/format": 1.0}
-    new = {"reward/mean": 0.7 / 1.2, "reward/se": 0.1, **parts}
-    assert with_trained_mean(new, config) == new
-    old = with_trained_mean({"reward/mean": 0.75, "reward/se": 0.1, **parts}, config)
-    assert old["reward/mean"] == pytest.approx(0.7 / 1.2)
-    assert old["reward/se"] is None
-    assert with_trained_mean({"eval/average": 0.5}, config) == {"eval/average": 0.5}
-
-
 def test_ids_that_questions_share_keep_their_answers_apart(run):
     """Two different questions with one id. Token data are found by place."""
     file = run / "rollouts" / "step-000001.jsonl"
@@ -315,17 +304,6 @@ def test_the_page_of_a_real_run(browser, real_run, scheme, width):
 
 
 @in_browser
-def test_a_long_run_says_what_is_left_out(browser, tmp_path):
-    rewards = np.random.default_rng(0).integers(0, 2, (5, 10)).astype(float)
-    run = write_run(tmp_path / "long", dict.fromkeys(range(1, 2001, 8), rewards), steps=2000)
-    seen = Visitor(browser, run).open()
-    lost = re.search(r"Not shown: (\d+) of 250 files of rollouts\.", seen.message())
-    assert 5_000 < (250 - int(lost[1])) * 50 <= 10_000
-    assert seen.open("view=answers").count() == (250 - int(lost[1])) * 50
-    assert seen.complaints == []
-
-
-@in_browser
 def test_filters_search_and_sorting(browser, tmp_path):
     run = write_run(tmp_path / "run", {1: with_right(0, 15, 16, 3), 2: with_right(1, 2, 3, 16)})
     seen = Visitor(browser, run).open("view=answers")
@@ -444,21 +422,4 @@ def test_a_run_that_has_only_begun_and_findings_on_top(browser, run):
     seen = Visitor(browser, run)
     for view in VIEWS:
         seen.open(f"view={view}")
-    assert seen.complaints == []
-
-
-@in_browser
-def test_the_page_of_a_run_that_goes_on_is_read_again(browser, run):
-    seen = Visitor(browser, run)
-    seen.tab.clock.install()
-    seen.open("view=answers")
-    assert "reloads every 30 s" in seen.tab.text_content("#made")
-    lines = json_lines(run / "metrics.jsonl")
-    write_json_lines(run / "metrics.jsonl", [*lines, lines[-1] | {"step": 5}])
-    write_json(run / "end.json", {"step": 5, "why": "done"})
-    write_page(seen.file, [run])
-    seen.tab.clock.fast_forward(31_000)
-    seen.tab.wait_for_function("() => data?.runs[0].steps.length === 5")
-    assert seen.settle().tab.text_content("h1") == "Answers"  # the same view
-    assert "reloads" not in seen.tab.text_content("#made")  # now the run has ended
     assert seen.complaints == []

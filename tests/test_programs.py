@@ -210,19 +210,6 @@ def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path
 
 
 @pytest.mark.extra
-def test_lengths_and_formulas_reach_the_estimator(tmp_path):
-    formulas = {"weight": "1/(1-p)", "weight_wrong": "p+m/n"}
-    flags = ("--algo", "weight", "--weight", "1/(1-p)", "--weight-wrong", "p+m/n")
-    run_ranks(1, "train.py", *batch(8, 4, 1), *flags, "--output-dir", tmp_path)
-    rows = rollouts_of(tmp_path, 1)
-    rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(8, 4, 1)
-    lengths = np.array([row["tokens"] for row in rows]).reshape(8, 4)
-    expected = compute_advantages(Method("weight", **formulas), rewards, lengths=lengths).values
-    assert expected.any()
-    np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
-
-
-@pytest.mark.extra
 def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(tmp_path):
     """Without the format reward too: training asked for it once, and graded the thought.
 
@@ -290,16 +277,6 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     assert [line["groups/drawn"] for line in train("resumed", 2, "--resume")] == drawn
     weights = [tmp_path / name / "last" / "model.safetensors" for name in ("whole", "resumed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_tiny_preset_trains_in_formats_of_16_bits(dtype, request, tmp_path):
-    if dtype == "float16":
-        request.getfixturevalue("float16")
-    flags = ("--preset", "tiny", "--dtype", dtype, "--steps", 1, "--output-dir", tmp_path)
-    run_ranks(1, "train.py", *flags)
-    assert [line["updates/skipped"] for line in metrics_of(tmp_path)] == [0]
 
 
 def test_gsm8k_trains_from_a_local_parquet_file_and_has_a_model_card(tmp_path):

@@ -37,12 +37,10 @@ from conftest import (
     forked,
     free_port,
     make_model,
-    python,
     refused,
     report_of,
     run_ranks,
     temporary_folder,
-    users_environment,
 )
 from processes import killed_at
 
@@ -376,21 +374,6 @@ OTHER_LAUNCHERS = dict.fromkeys(
 ) | dict.fromkeys(("PMI_RANK", "PMIX_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"), "3")
 OTHER_LAUNCHERS |= {"OMPI_COMM_WORLD_SIZE": "4", "PMI_SIZE": "4"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("has_launcher", [False, True])
-def test_leftovers_of_other_launchers_are_removed_and_slurms_job_stays(has_launcher):
-    """Slurm's own variables stay: srun needs them, and nothing takes them for a rank."""
-    ours = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    ours |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    torchrun = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
-    given = OTHER_LAUNCHERS | SLURM | torchrun | (ours if has_launcher else {"RANK": "3"})
-    code = "import json, os; from bnpo.environment import setup_environment; setup_environment()\n"
-    code += "print(json.dumps(dict(os.environ)))"
-    after = json.loads(python("-c", code, environment=users_environment() | given).stdout)
-    expected = SLURM | (ours | torchrun if has_launcher else {})
-    assert {name: after[name] for name in given if name in after} == expected
 
 
 OVERWRITE = (*soak.FLAGS, "--steps", "2", "--save-every", "0", "--overwrite")

@@ -7,31 +7,8 @@ import struct
 import pytest
 
 from bnpo.config import parse_train_config
-from bnpo.runs.tracking import Tracker, WandbLog, wandb_mode
+from bnpo.runs.tracking import WandbLog, wandb_mode
 from conftest import refused
-
-METRICS = {
-    "reward/mean": 0.25,
-    "reward/accuracy": 0.5,
-    "grad_norm": 3.14159,
-    "answers/mean_tokens": 28.4,
-    "seconds/total": 5.0,
-}
-
-
-def test_a_line_per_step(tmp_path, capsys):
-    run = tmp_path / "run"
-    config, _ = parse_train_config(["--preset", "tiny", "--output-dir", str(run)], has_cuda=False)
-    run.mkdir()
-    tracker = Tracker(config, 2, 0)
-    for step in (1, 2):
-        tracker.log(step, METRICS)
-    tracker.close()
-    line = (
-        "step {}/2: reward 0.250 (accuracy 0.500), 28 tokens per answer, gradient norm 3.1, 5.0 s, "
-    )
-    line += "0:00:00 left\n"
-    assert capsys.readouterr() == (line.format(1) + line.format(2), "")
 
 
 @pytest.mark.parametrize(
@@ -47,18 +24,6 @@ def test_a_line_per_step(tmp_path, capsys):
 )
 def test_of_flag_and_variable_the_one_that_sends_less_holds(flag, variable, mode):
     assert wandb_mode(flag, variable) == mode
-
-
-def test_a_line_says_that_the_variable_forbids_what_the_flag_asks_for(
-    tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    flags = ["--preset", "tiny", "--wandb", "online", "--output-dir", str(tmp_path)]
-    Tracker(parse_train_config(flags, has_cuda=False)[0], 1, 0).close()
-    assert capsys.readouterr().out == (
-        "W&B: disabled, since --wandb is online and WANDB_MODE is disabled\n"
-    )
-    assert not (tmp_path / "wandb").exists()
 
 
 def records(folder) -> list:
