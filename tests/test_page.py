@@ -87,9 +87,7 @@ def run(tmp_path) -> Path:
     [
         ({"runs": ()}, "no folder is given. Name the folder of a run: python -m runpage"),
         ({"runs": (Path("nowhere"),)}, "nowhere: neither a run nor an evaluation; name a folder"),
-        ({"runs": (Path("nowhere"),), "serve": True}, "nowhere: neither a run nor an evaluation"),
         ({"serve": True, "port": 99_999}, "--port 99999: .*Choose another one, or 0"),
-        ({"runs": (Path("nowhere"),), "text": True}, "nowhere: has no metrics.jsonl with a step"),
         ({"output": Path("/proc/page.html")}, "/proc/page.html: cannot be written"),
     ],
 )

@@ -1,14 +1,12 @@
 """What shows a run while it is running: a line per step, and Weights & Biases."""
 
 import re
-import socket
 import struct
 
 import pytest
 
 from bnpo.config import parse_train_config
 from bnpo.runs.tracking import WandbLog, wandb_mode
-from conftest import refused
 
 
 @pytest.mark.parametrize(
@@ -45,22 +43,6 @@ def records(folder) -> list:
             found.append(Record.FromString(whole))
             whole = b""
     return found
-
-
-@pytest.mark.extra
-@pytest.mark.program
-def test_a_server_that_does_not_answer_is_one_line(tmp_path, monkeypatch):
-    import wandb
-
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
-        monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
-        flags = ["--preset", "tiny", "--wandb", "online", "--output-dir", str(tmp_path)]
-        config, _ = parse_train_config(flags, has_cuda=False)
-        with refused(r"^--wandb: W&B cannot start \(.*\); record it offline with WANDB_MODE="):
-            WandbLog(config, "online")
-        wandb.teardown()
 
 
 @pytest.mark.program
