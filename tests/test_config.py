@@ -25,7 +25,7 @@ from bnpo.config import (
     parse_train_config,
     with_settings,
 )
-from bnpo.files import InputError
+from bnpo.files import ROOT, InputError
 from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
 from bnpo.runs.folder import (
@@ -267,8 +267,11 @@ def test_a_run_does_not_delete_the_model_that_it_starts_from(ranks, tmp_path):
 
 
 def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):
-    """Also what a template makes of the date, and what a reward imports from beside it."""
+    """And its estimator. Also what a template makes of the date, and what files import from beside
+    them.
+    """
     run, reward, helper = tmp_path / "run", tmp_path / "mine.py", tmp_path / "helper.py"
+    algo = shutil.copy(ROOT / "examples" / "estimator.py", tmp_path / "own.py")
     template = tmp_path / "dated.jinja"
     reward.write_text("from helper import one\ndef mine(text, reference): return one\n")
     helper.write_text("one = 1\n")
@@ -277,6 +280,7 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     assert local_sources(reward) == {reward, helper}
     rewards = f"accuracy,{reward}:mine"
     flags = ("--output-dir", str(run), "--template", str(template), "--rewards", rewards)
+    flags += ("--algo", f"{algo}:median")
     prepared = prepare_run(parse(*flags))
     run.mkdir(exist_ok=True)
     claim_folder(prepared.config, prepared.data_facts)
@@ -291,6 +295,12 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     helper.write_text("one = 0.5\n")
     with refused("other settings would change the run: reward_sha256 has changed"):
         prepare_run(parse(*flags, "--resume"))
+    helper.write_text("one = 1\n")
+    algo.write_text(algo.read_text() + "# changed\n")
+    with refused("would change the run: algo_sha256 has changed"):
+        prepare_run(parse(*flags, "--resume"))
+    allowed = ("--resume", "--allow-changes", "algo_sha256")
+    prepare_run(parse(*flags, *allowed)).lock.release()
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):

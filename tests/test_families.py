@@ -23,7 +23,6 @@ from bnpo.policy.folder import (
     model_folder,
     refused_by,
 )
-from check_model import two_layers
 from conftest import python, refused, report_of, run_ranks, users_environment
 from families import (
     ALSO_TRAINED,
@@ -335,11 +334,3 @@ def test_a_model_whose_weights_are_not_there(tmp_path):
     differences = r"mean difference of .* code: (\S+) in the learner, (\S+) in the sampler\n"
     assert max(map(float, re.search(differences, printed).groups())) < 1e-5
     assert "its tokenizer has no chat template: train it with --template FILE" in printed
-
-
-def test_two_layers_are_of_different_kinds():
-    kinds = ["sliding_attention"] * 5 + ["full_attention"]
-    layers = {"num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 512}
-    short = two_layers(family_config("gemma3_text", **layers))
-    assert (short.num_hidden_layers, short.layer_types) == (2, kinds[-2:])
-    assert short.sliding_window == 16

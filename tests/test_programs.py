@@ -129,37 +129,6 @@ def test_weights_in_cpu_memory_change_nothing(tiny_run, tmp_path):
             assert metrics_of(tmp_path)[step - 1][name] == metrics_of(tiny_run)[step - 1][name]
 
 
-@pytest.mark.extra
-def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tmp_path):
-    run, data = tmp_path / "run", tmp_path / "math.jsonl"
-    rows = json_lines(data_dir / "math_train.jsonl")
-    by_id = {row["id"]: row for row in rows}
-    # Problems whose answers the model can hit, and one too long for a prompt of 512 tokens.
-    longest = max(rows, key=lambda row: len(row["problem"]))
-    easy = [row for row in rows if row["answer"] in ("1", "2", "3") and len(row["problem"]) < 150]
-    write_json_lines(data, [*easy[:80], longest])
-    flags = (*batch(4, 8, 2), "--model", qwen_model, "--train-data", data)
-    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 64, "--output-dir", run)
-    console = run_ranks(2, "train.py", *flags).stdout
-    assert "80 questions (1 left out: prompt over 512 tokens)" in console
-    for row in rollouts_of(run, 1):
-        problem = by_id[row["id"]]
-        # The template's own system prompt, and the problem as it is in the file.
-        assert row["prompt"] == (
-            "<|im_start|>system\nPlease reason step by step, and put your final answer within "
-            "\\boxed{}.<|im_end|>\n"
-            f"<|im_start|>user\n{problem['problem']}<|im_end|>\n<|im_start|>assistant\n"
-        )
-        assert row["reference"] == problem["answer"]
-        assert row["rewards"]["accuracy"] == (f"\\boxed{{{problem['answer']}}}" in row["answer"])
-    for line in metrics_of(run):
-        assert 0 < line["reward/mean"] < 1
-        assert line["grad_norm"] > 0
-        assert line["sampler_learner_gap_mean"] < 1e-4
-        # The model is taught here: how sharp it gets differs by machine
-        assert line["sync/difference"] < 1e-3
-
-
 MINE = """
 import sys
 def short(text, reference):

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-import signal
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,8 @@ from bnpo.evaluation.suites import (
 from bnpo.files import write_json, write_json_lines
 from bnpo.grading.grader import Grader
 from bnpo.tasks import Problem
-from conftest import json_lines, python, refused
+from conftest import json_lines, refused
+from processes import killed_at
 
 GOOD = {"datasets": {"x": {"data": "arithmetic", "repetitions": 2}}, "temperature": 0.6}
 GOOD |= {"top_p": 1.0, "template": "chat", "max_prompt_tokens": 64, "max_answer_tokens": 64}
@@ -40,15 +41,10 @@ def data(**fields) -> dict:
     ("fields", "message"),
     [
         ({"datasets": {}}, "datasets: Dictionary should have at least 1 item"),
-        (data(repetitions=0), "datasets.x.repetitions: is 0, must be greater than 0"),
-        (data(rnus=1), "datasets.x.rnus: is 1, Unexpected keyword argument"),
         (data(problems=1), "datasets.x.problems: is 1, must be greater than or equal to 2"),
         (data(references={"a": 2}), "datasets.x.references.a: is 2, must be a valid string"),
-        (data(answer_pattern="("), "answer-pattern '\\(': missing \\)"),
         ({"template": "qwen"}, "template: no file 'qwen'; known: chat, think"),
-        ({"top_p": 0}, "top_p: is 0, must be greater than 0"),
         ({"temperature": 3}, "temperature: is 3, must be less than or equal to 2"),
-        ({"system_prompt": ["x"]}, r"system_prompt: is \['x'\], must be a valid string"),
         ({"thinking": True}, "thinking: is True, must be 'on' or 'off'"),
         ({"template": "think", "system_prompt": "x"}, "template think is a system prompt itself"),
         ({"grader": "mine"}, "unknown grader 'mine'; known: default, paper"),
@@ -105,11 +101,7 @@ def rows(*ids: str, **fields: str) -> list[dict]:
         (rows("a", "a", "b"), {}, "the id a occurs more than once; make ids unique"),
         (rows("a", "b"), {"references": {"c": "3"}}, "has no problem c; correct `references`"),
         (rows("a", "b"), {"sha256": "0"}, r"has other problems than before \(their sha256 was 0\)"),
-        (
-            rows("a", "b", answer=""),
-            {},
-            "field 'answer' is missing; .* in a suite with answer_field",
-        ),
+        (rows("a", "b", answer=""), {}, "'answer' is missing; .* in a suite with answer_field"),
     ],
 )
 def test_a_data_set_that_cannot_be_evaluated(lines, fields, message, tmp_path):
@@ -247,7 +239,6 @@ def test_folders_that_cannot_be_graded_are_refused(folder, tmp_path):
     assert file.read_text() == before
 
 
-@pytest.mark.program
 def test_a_regrade_that_is_killed_between_two_files_mixes_no_rules(folder, tmp_path):
     """By the old rule all answers are right, and by the last number in them all are wrong."""
     right = {"text": r"\boxed{2}, not -7", "correct": True, "verdicts": {"default": True}}
@@ -261,8 +252,7 @@ def test_a_regrade_that_is_killed_between_two_files_mixes_no_rules(folder, tmp_p
     for change in range(100):
         copy = tmp_path / str(change)
         shutil.copytree(folder, copy)
-        done = python("tests/programs/killed_regrade.py", copy, change)
-        assert done.returncode in (0, -signal.SIGKILL), done.stderr
+        killed = killed_at(change, partial(run, EvalConfig(regrade=copy, grader="last_number")))
         protocol = json.loads((copy / "protocol.json").read_text())
         # Who opens the folder again, or compares it, sees the rule of its protocol.
         again = Samples(copy, [("set", *key) for key in TEXTS], protocol)
@@ -276,7 +266,7 @@ def test_a_regrade_that_is_killed_between_two_files_mixes_no_rules(folder, tmp_p
         [finished] = run(EvalConfig(regrade=copy, grader="last_number")).results
         assert finished["average"]["pass1"] == 0
         assert set(finished["average"]["by_rule"]) == {"last_number", "default", "paper"}
-        if done.returncode == 0:
+        if not killed:
             break
     assert rules[-1] == "last_number"
     assert rules.count("default") >= 4

@@ -9,7 +9,7 @@ from scipy.stats import beta as beta_distribution
 
 from bnpo.files import ROOT
 from conftest import python
-from fit_check import Args, beta_p_value, fitted_counts, simulate_fits
+from fit_check import Args, beta_p_value, simulate_fits
 
 M = 16
 """Answers to a question."""
@@ -66,15 +66,6 @@ def test_theorem_1_is_confirmed():
     assert 0.75 <= float(re.search(r"squared_cosine_least: (\S+)", output)[1]) < 0.751
     assert float(re.search(r"squared_cosine_limits: (\S+)", output)[1]) < 1e-3
     assert float(re.search(r"best_weight_share: (\S+)", output)[1]) <= 1
-
-
-def test_fitted_counts_have_the_moments_of_the_counts():
-    right = np.random.default_rng(0).binomial(M, np.random.default_rng(1).beta(1, 2, size=50))
-    k, chances = np.arange(M + 1), fitted_counts(right, M)
-    mean = (k * chances).sum()
-    assert mean == pytest.approx(right.mean())
-    assert ((k - mean) ** 2 * chances).sum() == pytest.approx(right.var(ddof=1), rel=0.01)
-    assert fitted_counts(np.array([0, 0]), M).tolist() == [1.0] + [0.0] * M
 
 
 def test_p_values_keep_their_level_if_a_beta_is_true_and_are_small_if_none_fits():

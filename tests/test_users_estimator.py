@@ -1,14 +1,11 @@
 """Estimators in a user's own file: --algo path/to/file.py:function."""
 
-import json
 import random
 
 import numpy as np
 import pytest
 
 from bnpo.config import check_config, parse_train_config
-from bnpo.files import InputError
-from bnpo.runs.folder import claim_folder
 from bnpo.runs.prepare import prepare_run
 from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, SettingError, compute_advantages
 from conftest import refused
@@ -136,29 +133,3 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(write, text, message,
     monkeypatch.setenv("WORLD_SIZE", "1")
     with refused(message):
         prepare_run(parse(algo))
-
-
-def test_a_resumed_run_uses_the_estimator_that_it_started_with(tmp_path, monkeypatch):
-    """Also what its file imports from beside it."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    run, file, helper = tmp_path / "run", tmp_path / "of_run.py", tmp_path / "beside_of_run.py"
-    (tmp_path / "json.py").write_text("raise RuntimeError('in place of a library')\n")
-    file.write_text(
-        HEAD + "import json\nfrom beside_of_run import half\n" + returning(f"half * ({CENTRED})")
-    )
-    helper.write_text("half = 0.5\n")
-    algo = f"{file}:mine"
-    flags = ("--output-dir", str(run))
-    prepared = prepare_run(parse(algo, *flags))
-    claim_folder(prepared.config, prepared.data_facts)
-    prepared.lock.release()
-    saved = json.loads((run / "config.json").read_text())
-    assert saved["algo"] == algo
-    assert list(saved["algo_sha256"]) == [algo]
-    prepare_run(parse(algo, *flags, "--resume")).lock.release()
-    helper.write_text("half = 0.25\n")
-    with pytest.raises(InputError, match="would change the run: algo_sha256 has changed"):
-        prepare_run(parse(algo, *flags, "--resume"))
-    allowed = (*flags, "--resume", "--allow-changes", "algo_sha256")
-    prepare_run(parse(algo, *allowed)).lock.release()
