@@ -162,9 +162,7 @@ def test_groups_check_themselves_however_they_are_made():
 @pytest.mark.parametrize(
     ("flags", "name", "value"),
     [
-        ("--output-dir=~/mine", "output_dir", "/home/me/mine"),
         ("--train-data ~/a.jsonl ~/b.csv", "train_data", ["/home/me/a.jsonl", "/home/me/b.csv"]),
-        ("--eval-suite=~/suite.json", "eval_suite", "/home/me/suite.json"),
         ("--allow-changes=lr,~/x", "allow_changes", ["lr", "/home/me/x"]),
         ("--system-prompt='Be ~/brief.'", "system_prompt", "Be ~/brief."),
     ],

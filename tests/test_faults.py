@@ -264,6 +264,7 @@ def test_a_signal_during_an_evaluation_loses_nothing_of_the_step(tmp_path):
     assert watched == [f"step-00000{step}" for step in (0, 1, 2)]
 
 
+@pytest.mark.extra
 @pytest.mark.sampler
 def test_a_launcher_under_nohup_with_a_full_disk_and_one_that_is_killed(tmp_path):
     """SIGHUP, which nohup ignores, stops nothing. Without their launcher the ranks stop after

@@ -191,6 +191,7 @@ def test_a_learner_that_cannot_be_loaded_is_refused_before(tmp_path, monkeypatch
         check_memory(shape, config())
 
 
+@pytest.mark.extra
 @pytest.mark.program
 def test_the_learner_takes_what_is_counted(tmp_path):
     """23M parameters on two ranks. The largest part of an update depends on the setting."""

@@ -1,35 +1,16 @@
 """Theorem 1 and docs/theory.md, whether a Beta distribution fits, and the frozen studies."""
 
 import re
-import shutil
 
 import numpy as np
 import pytest
 from scipy.stats import beta as beta_distribution
 
-from bnpo.files import ROOT
 from conftest import python
 from fit_check import Args, beta_p_value, simulate_fits
 
 M = 16
 """Answers to a question."""
-
-
-@pytest.mark.extra
-@pytest.mark.program
-def test_the_report_of_the_studies_is_what_their_rows_say(tmp_path):
-    """Pages and tables, not figures: their pixels depend on the version of matplotlib."""
-    study, copy = ROOT / "studies" / "2026-11", tmp_path / "studies" / "2026-11"
-    shutil.copytree(study, copy)
-    shutil.copytree(ROOT / "data", tmp_path / "data", ignore=lambda *_: ["models"])
-    pages = [copy / f"{name}.md" for name in ("results", "results-2", "tables", "tables-2")]
-    for page in pages:
-        page.unlink()
-    python(str(copy / "study.py"), "--report")
-    for page in [*pages, copy / "truncated-sampling.md"]:
-        assert page.read_text() == (study / page.name).read_text(), page.name
-    for figure in (study / "figures").glob("*.png"):
-        assert (copy / "figures" / figure.name).stat().st_size > 10_000
 
 
 def test_the_best_density_of_all_is_a_beta_density():
