@@ -246,7 +246,7 @@ def test_a_run_of_an_earlier_version_is_resumed_if_it_means_the_same(old, messag
 
 def test_answer_tags_count_if_the_template_asks_for_them_without_a_reward(ranks, tmp_path):
     for template, asked in (("think", True), ("chat", False)):
-        flags = ("--template", template, "--max-prompt-tokens", "192")
+        flags = ("--template", template, "--max-prompt-tokens", "192", "--max-answer-tokens", "64")
         prepared = prepare_run(parse(*flags, "--output-dir", str(tmp_path / template)))
         prepared.lock.release()
         assert prepared.task.answer_tags == asked

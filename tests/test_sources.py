@@ -154,6 +154,8 @@ NO_TEXT = "it must be a text or a number"
         ({"problem": json.dumps(CHAT, indent=1), "answer": "2"}, {}, (CHAT, "2")),
         ({"problem": str(CHAT), "answer": "2"}, {}, (CHAT, "2")),
         ({"problem": '[{"role": 1}] has?', "answer": "2"}, {}, ('[{"role": 1}] has?', "2")),
+        ({"problem": "1", "answer": r"\boxed{1}, then \fbox{2}."}, BOX, ("1", "2")),
+        ({"problem": "1", "answer": r"it is \boxed 1,234.5."}, BOX, ("1", "1,234.5")),
         ({"problem": "1", "answer": [70]}, {}, ("1", "70")),  # OlympiadBench's final_answer
         ({"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}, DOTTED, (CHAT, "2")),
         (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, rew"),
