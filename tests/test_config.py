@@ -244,10 +244,10 @@ def test_a_run_of_an_earlier_version_is_resumed_if_it_means_the_same(old, messag
         check_changes(config, {})
 
 
-def test_answer_tags_count_if_the_template_asks_for_them_without_a_reward(ranks, tmp_path):
-    for template, asked in (("think", True), ("chat", False)):
-        flags = ("--template", template, "--max-prompt-tokens", "192", "--max-answer-tokens", "64")
-        prepared = prepare_run(parse(*flags, "--output-dir", str(tmp_path / template)))
+def test_answer_tags_count_if_the_prompt_asks_for_them_without_a_reward(ranks, tmp_path):
+    flags = ("--max-prompt-tokens", "128", "--eval-every", "0", "--output-dir", str(tmp_path / "x"))
+    for system_prompt, asked in (("End with <answer> </answer>.", True), ("Be brief.", False)):
+        prepared = prepare_run(parse("--system-prompt", system_prompt, *flags))
         prepared.lock.release()
         assert prepared.task.answer_tags == asked
 
