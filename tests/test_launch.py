@@ -19,11 +19,14 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bnpo.config import PRESETS, with_settings
 from bnpo.environment import hides_gpus
 from bnpo.evaluation.program import fleet, gpu_variables, number_format
+from bnpo.policy.model import has_varlen_kernel
 from bnpo.policy.sampling import EngineSettings
 from bnpo.policy.speed import TIMINGS
 from bnpo.ranks import check_cuda, compute_capability, hide_cuda
@@ -330,6 +333,23 @@ def test_gpus_older_than_ampere_sample_in_float16(
             prepare_run(with_settings(PRESETS["tiny"], dtype=dtype))
     else:
         assert number_format(dtype, gpus) == format
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "kernel"),
+    [
+        (torch.float16, (7, 5), False),
+        (torch.bfloat16, (8, 0), True),
+        (torch.float32, (9, 0), False),
+    ],
+)
+def test_gpus_older_than_ampere_have_no_kernel_for_packed_attention(
+    dtype, capability, kernel, machine
+):
+    machine(Machine(capabilities=(capability,)))
+    with FakeTensorMode():
+        query = torch.empty(1, device="cuda", dtype=dtype)
+    assert has_varlen_kernel(query) == kernel
 
 
 @pytest.fixture

@@ -186,6 +186,11 @@ def test_answers_end_with_the_special_token_that_the_template_writes_behind_them
     assert set(names) == {"<|endoftext|>", "<|im_end|>", *end}
 
 
+def test_an_empty_prompt_is_refused(tokenizer):
+    with refused("the prompt of the problem '' is empty; correct it"):
+        encode_prompt(tokenizer, "", "{{ messages[0].content }}")
+
+
 @pytest.mark.parametrize("bos", ["<|endoftext|>", None])
 def test_the_template_for_base_models(tokenizer, bos):
     tokenizer.bos_token = bos
