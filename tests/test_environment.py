@@ -98,6 +98,12 @@ def test_ranks_share_the_cores_of_a_machine(given, here, threads, monkeypatch):
     assert ranks_here() == here
 
 
+@pytest.mark.parametrize(("given", "watched"), [({}, 0), (TORCHRUN, 1), ({"LOCAL_SIZE": "4"}, 2)])
+def test_a_rank_watches_the_processes_of_its_launcher_only(given, watched):
+    os.environ.update(RANK | given)
+    assert len(_launchers()) == watched
+
+
 def test_programs_beside_the_interpreter_come_first_once():
     for _ in range(2):
         setup_environment()

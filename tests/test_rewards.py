@@ -340,6 +340,12 @@ def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path):
     grader.close()
 
 
+def test_a_dry_run_tries_the_rewards(tmp_path):
+    settings = {"rewards": ("accuracy", own_reward(tmp_path, "-len(text) / 500")), "eval_every": 0}
+    with refused("--reward-range"):
+        dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="bnpo"))
+
+
 @pytest.mark.parametrize("eval_only", [False, True])
 def test_a_dry_run_refuses_what_would_fail_later(eval_only, tmp_path):
     data = tmp_path / "numbers.jsonl"

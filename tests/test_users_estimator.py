@@ -105,7 +105,7 @@ def test_unknown_names_are_refused():
         check_config(parse("/no/file.py:median"), ranks=1)
 
 
-NEEDS = '@estimator(needs="length")'
+NEEDS, FIT = '@estimator(needs="length")', "@estimator(logs_fit=True)"
 DEVIATION = "batch.rewards / batch.rewards.std(axis=1, keepdims=True)"
 NOT_FINITE = "mine: returned an advantage that is not finite; leave out rewards that are nan, as"
 SHAPE = r"mine: returned shape \[4, 1\], must be \[n, m\] = \[4, 16\], like batch.rewards"
@@ -117,6 +117,7 @@ TWO_CALLS = "mine: two calls for one batch gave different advantages; let it dep
     [
         ("other = 1\n", r"mine: is not a function that @estimator\(\) registers: `@estimator"),
         (returning(CENTRED, "@estimator"), "cannot be imported: line 3: TypeError: estimator"),
+        (returning(CENTRED, FIT), "@estimator: logs_fit=True needs unit_interval=True"),
         (returning(CENTRED, NEEDS), "line 3: ValueError: @estimator: needs='length' is unknown"),
         (returning(CENTRED).replace("batch: RewardBatch", ""), "mine: TypeError: mine.. takes 0"),
         ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
