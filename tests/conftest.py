@@ -60,31 +60,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-@pytest.fixture(autouse=True)
-def _programs_are_marked(request) -> Iterator[None]:
-    """Python programs are started by tests with a marker alone: `make check` runs the others."""
-    global _may_start_programs
-    _may_start_programs = bool(markers(request.node) & PROGRAMS)
-    yield
-    _may_start_programs = True
-
-
-_may_start_programs = True
-
-
-def _refuse_programs(event: str, arguments: tuple) -> None:
-    if (
-        event == "subprocess.Popen"
-        and not _may_start_programs
-        and str(arguments[0]) == sys.executable
-        and "mathequal.workers" not in str(arguments[1])  # the server of a grader's workers
-    ):
-        raise RuntimeError("this test starts a program: mark it with @pytest.mark.program")
-
-
-sys.addaudithook(_refuse_programs)
-
-
 def markers(item: pytest.Item) -> set[str]:
     return {marker.name for marker in item.iter_markers()}
 

@@ -59,14 +59,3 @@ def test_a_step_of_trl_with_our_advantages(tmp_path):
     assert found["signal"] > 0.1
     assert found["step_difference"] < 1e-6
     assert found["logged_difference"] < 1e-6
-
-
-@needs("trl", "verl")
-@pytest.mark.extra
-@pytest.mark.program
-@pytest.mark.parametrize("package", ["verl", "trl"])
-def test_the_rows_of_the_same_name_elsewhere(package):
-    rows = output_of("benchmarks/conformance.py", package)
-    text = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
-    assert len(rows) > 8
-    assert [row for row in rows if row.startswith("| ") and row not in text] == []

@@ -228,7 +228,7 @@ LATE = """import numpy as np
 from bnpo_estimators import RewardBatch, estimator
 
 
-@estimator()
+@estimator(needs="lengths")
 def late(batch: RewardBatch) -> np.ndarray:
     if len(batch.rewards) == 2:  # not so when it is tried
         raise RuntimeError("two\\nquestions")

@@ -67,6 +67,7 @@ def test_the_detectable_difference_is_found_in_80_percent(count):
     assert found.mean() == pytest.approx(0.8, abs=0.01)
 
 
+@pytest.mark.extra
 @pytest.mark.sampler
 def test_runs_are_trained_once_and_a_failing_one_stops_no_other(tmp_path, capfd):
     broken = tmp_path / "broken.py"  # in a step of 8 questions, not when it is tried

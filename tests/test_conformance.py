@@ -2,8 +2,6 @@
 
 import sys
 
-import pytest
-
 from bnpo.files import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
@@ -19,18 +17,6 @@ def test_our_estimators_are_those_of_the_released_code():
         assert batches > 30, label
         assert largest < 1e-5, label
         assert f"| {label} |" in PAGE
-
-
-@pytest.mark.parametrize("algo", ["grpo", "bnpo", "reinforce_pp"])
-def test_another_formula_is_found(algo, monkeypatch):
-    """A weight that is off by a thousandth shows in the rows of this estimator and in no other."""
-    formula = released.FORMULAS[algo]
-    changed = released.FORMULAS | {algo: lambda *batch: 1.001 * formula(*batch)}
-    monkeypatch.setattr(released, "FORMULAS", changed)
-    differing = [
-        label for label, _, largest in released.largest_differences(batches=5) if largest > 1e-5
-    ]
-    assert differing == [f"`--algo {algo}`", f"`--algo {algo} --decompose`"]
 
 
 def test_the_edges_are_documented():

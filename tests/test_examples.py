@@ -90,34 +90,23 @@ def test_every_problem_has_the_solution_that_comes_with_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "answer", [r"(44-19) \times 4 = 100", r"4\cdot\left(44-19\right)", "$(44-19)*4$", "(44-19)×4"]
-)
-def test_right_expressions(answer):
-    assert example.countdown(f"\\boxed{{{answer}}}", REFERENCE) == 1
-    assert example.countdown(answer, REFERENCE) == 0  # no box
-
-
-def test_fractions_are_exact():
-    assert example.countdown(r"\boxed{8/(3-8/3)}", "24: 3 3 8 8") == 1
-    # Nested: not read
-    assert example.countdown(r"\boxed{\frac{8}{3-\frac{8}{3}}}", "24: 3 3 8 8") == 0
-    assert example.countdown(r"\boxed{\frac{44-19}{4}*16}", "100: 4 16 19 44") == 1
-    assert example.countdown(r"\boxed{1/3*3}", "1: 1 3 3") == 1
-
-
-@pytest.mark.parametrize(
-    "answer",
+    ("answer", "reference", "right"),
     [
-        "100",  # not from the numbers
-        "44+19+37",
-        "(44-19)*4*(19/19)",  # a number twice
-        "(44-19)**4",
-        "44/(19-19)",
-        "__import__('os').system('touch /tmp/owned')",
-        "9**9**9**9",
-        "(" * 150 + "1" + ")" * 150,
-        "",
+        (r"(44-19) \times 4 = 100", REFERENCE, 1),
+        (r"4\cdot\left(44-19\right)", REFERENCE, 1),
+        ("$(44-19)×4$", REFERENCE, 1),
+        ("8/(3-8/3)", "24: 3 3 8 8", 1),  # fractions are exact
+        (r"\frac{44-19}{4}*16", "100: 4 16 19 44", 1),
+        ("100", REFERENCE, 0),  # not from the numbers
+        ("(44-19)*4*(19/19)", REFERENCE, 0),  # a number twice
+        ("(44-19)**4", REFERENCE, 0),
+        ("44/(19-19)", REFERENCE, 0),
+        ("__import__('os').system('touch /tmp/owned')", REFERENCE, 0),
+        ("9**9**9**9", REFERENCE, 0),
+        ("(" * 150 + "1" + ")" * 150, REFERENCE, 0),
+        ("", REFERENCE, 0),
     ],
 )
-def test_wrong_expressions_score_0_and_nothing_is_run(answer):
-    assert example.countdown(f"\\boxed{{{answer}}}", REFERENCE) == 0
+def test_expressions_are_computed_exactly_and_nothing_else_is_run(answer, reference, right):
+    assert example.countdown(f"\\boxed{{{answer}}}", reference) == right
+    assert example.countdown(answer, reference) == 0  # no box

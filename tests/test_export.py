@@ -70,14 +70,10 @@ URL = "https://huggingface.co/me/mine"
 
 
 def export_to_hub(run, address):
-    environment = os.environ | {
-        "HF_ENDPOINT": address,
-        "HF_TOKEN": "hf_x",
-        "HF_HUB_DISABLE_XET": "1",
-    }
+    hub = {"HF_ENDPOINT": address, "HF_TOKEN": "hf_x", "HF_HUB_DISABLE_XET": "1"}
     command = [sys.executable, "scripts/export.py", str(run), "--hub-repo", "me/mine"]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=os.environ | hub, capture_output=True, text=True, check=False
     )
 
 

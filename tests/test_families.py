@@ -23,7 +23,6 @@ from bnpo.policy.folder import (
     model_folder,
     refused_by,
 )
-from check_model import two_layers
 from conftest import python, refused, report_of, run_ranks, users_environment
 from families import (
     ALSO_TRAINED,
@@ -138,16 +137,16 @@ def edit_json(file: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes",
     [
-        ({"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}, ".*"),
-        ({"hidden_size": "wide"}, ".*"),
-        ({"pad_token_id": 288}, "AssertionError: Padding_idx must be within"),
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}},
+        {"hidden_size": "wide"},
+        {"pad_token_id": 288},
     ],
 )
-def test_settings_that_cannot_work_are_refused(changes, message, model):
+def test_settings_that_cannot_work_are_refused(changes, model):
     edit_json(model / "config.json", **changes)
-    with refused(rf"transformers cannot run this model \({message}"):
+    with refused("transformers cannot run this model"):
         check_model(model, 192)
 
 
@@ -158,11 +157,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            INDEX,
-            b'{"weight_map": {"a": "model-2.safetensors"}}',
-            f"lacks model-2.safetensors, which {INDEX}",
-        ),
+        (INDEX, b'{"weight_map": {"a": "b.safetensors"}}', f"lacks b.safetensors, which {INDEX}"),
         (INDEX, b'{"weight_map": ["a"]}', f"{INDEX}: has no weight_map of names of files"),
         ("model.safetensors", (TINY_MODEL / "model.safetensors").read_bytes()[:-9], CUT),
         ("model.safetensors", b"<html", CUT),
@@ -241,8 +236,8 @@ NO_NAME = "no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B, whi
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        *((f"Qwen/Qwen3-0.6B@{end}", NO_NAME) for end in ("", "a@b", "a b", "/main")),
-        *((name, NO_NAME) for name in ("Qwen3-0.6B@main", "/models/Qwen3@main", "@main")),
+        *((f"Qwen/Qwen3-0.6B@{end}", NO_NAME) for end in ("", "a b", "/main")),
+        *((name, NO_NAME) for name in ("Qwen3-0.6B@main", "/models/Qwen3@main")),
         *((f"me/model@{end}", None) for end in (COMMIT, "4a83ca6", "v1.0-rc_2", "refs/pr/1")),
     ],
 )
@@ -335,11 +330,3 @@ def test_a_model_whose_weights_are_not_there(tmp_path):
     differences = r"mean difference of .* code: (\S+) in the learner, (\S+) in the sampler\n"
     assert max(map(float, re.search(differences, printed).groups())) < 1e-5
     assert "its tokenizer has no chat template: train it with --template FILE" in printed
-
-
-def test_two_layers_are_of_different_kinds():
-    kinds = ["sliding_attention"] * 5 + ["full_attention"]
-    layers = {"num_hidden_layers": 6, "layer_types": kinds, "sliding_window": 512}
-    short = two_layers(family_config("gemma3_text", **layers))
-    assert (short.num_hidden_layers, short.layer_types) == (2, kinds[-2:])
-    assert short.sliding_window == 16

@@ -6,10 +6,8 @@ import pytest
 from bnpo.config import parse_train_config
 from bnpo.runs.folder import claim_folder
 from bnpo.runs.tracking import Tracker
-from bnpo_estimators import fit_beta
 from conftest import refused
 from paper.curves import band, group_runs, read_run, variation
-from paper.figures import draw_fits
 
 
 @pytest.fixture
@@ -28,13 +26,8 @@ def write(tmp_path):
         tracker.write(0, {"eval/average": 0.3})
         rng = np.random.default_rng(config.sampling.seed)
         for step in range(1, steps + 1):
-            mean = 0.3 + 0.4 * step / steps
-            fit = fit_beta(rng.binomial(16, rng.beta(2 * mean, 2 - 2 * mean, 32)) / 16, answers=16)
             norm = rng.lognormal(1, 0.3) if norms is None else norms[step - 1]
-            metrics = {"reward/mean": fit.mean, "grad_norm": norm}
-            if config.method.algo == "bnpo":
-                metrics |= {"beta/E": fit.mean, "beta/V": fit.variance}
-                metrics |= {"beta/alpha": fit.alpha, "beta/beta": fit.beta}
+            metrics = {"reward/mean": rng.random(), "grad_norm": norm}
             tracker.write(step, metrics)
         tracker.close()
         return folder
@@ -73,25 +66,11 @@ def test_a_band_pools_a_window_of_steps_and_all_seeds(write):
     assert variation(runs[1].metrics["grad_norm"]) == pytest.approx(expected)
 
 
-def test_figure_3_shows_what_was_fitted(write):
-    runs = [read_run(write("--algo", "bnpo", "--seed", seed)) for seed in ("0", "1")]
-    other = read_run(write("--algo", "grpo"))
-    figure = draw_fits(group_runs([*runs, other]), window=1)
-    for axes, name in zip(figure.axes, ("E", "V", "alpha", "beta"), strict=True):
-        [line] = axes.get_lines()
-        expected = (runs[0].metrics[f"beta/{name}"] + runs[1].metrics[f"beta/{name}"]) / 2
-        np.testing.assert_allclose(line.get_ydata(), expected)
-    with pytest.raises(ValueError, match="no run has Beta statistics"):
-        draw_fits(group_runs([other]), window=1)
-
-
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("metrics.jsonl", '{"step": 1}\n{\n', r"metrics.jsonl:2: not JSON \("),
         ("metrics.jsonl", '{"step": 0}\n', "metrics.jsonl: holds no step yet"),
-        ("config.json", "{", r"config.json: cannot be read \("),
-        ("config.json", "{}", "neither a run nor"),
         ("config.json", '{"suite": {}}', "is an evaluation"),
     ],
 )

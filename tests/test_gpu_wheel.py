@@ -42,15 +42,6 @@ def machine(tmp_path_factory) -> dict[str, str]:
     return users_environment() | {"LD_LIBRARY_PATH": str(folder), "CUDA_HOME": str(folder)}
 
 
-@pytest.fixture(scope="module")
-def nvcc(tmp_path_factory) -> dict[str, str]:
-    """The variable of an environment where nvcc is found."""
-    home = tmp_path_factory.mktemp("cuda")
-    (home / "bin").mkdir()
-    (home / "bin" / "nvcc").touch(mode=0o755)
-    return {"CUDA_HOME": str(home)}
-
-
 def configurations(environment: dict[str, str], *arguments: str) -> list[dict]:
     """Return what dev/fake_card.py prints: a configuration for each number format."""
     printed = python("dev/fake_card.py", *arguments, environment=environment)
@@ -78,12 +69,6 @@ def test_each_gpu_has_kernels_for_its_number_formats(card, attention, largest_gr
             "executor": "uni",
             "largest graph": largest_graph,
         }
-
-
-def test_nvcc_lets_vllm_choose_flashinfer_on_blackwell_servers(machine, nvcc):
-    [configuration] = configurations(machine | nvcc, "B200", "bfloat16")
-    assert configuration["attention"] == "FLASHINFER"
-    assert configuration["autotune"] is False
 
 
 @pytest.mark.parametrize(

@@ -284,10 +284,3 @@ def test_of_a_mixture_of_experts_only_the_attention_is_adapted(family, adapted):
     layers = {name.split(".lora_")[0].rpartition(".")[2] for name in trained}
     assert layers == set(adapted.split())
     assert not any("expert" in name for name in trained)
-
-
-@pytest.mark.parametrize(("flags", "lr"), [("", 1e-3), (" --lr 1e-4", 1e-4), (" --lr=1e-4", 1e-4)])
-def test_the_learning_rate_of_lora_is_larger_unless_it_is_given(flags, lr):
-    flags = "--preset tiny --lora-rank 8" + flags
-    config, _ = parse_train_config(flags.split(), has_cuda=False)
-    assert config.update.lr == pytest.approx(lr)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from bnpo.algorithm.batching import collate, plan_micro_batches, sort_texts
+from bnpo.algorithm.batching import collate, plan_micro_batches
 from bnpo.algorithm.loss import LogprobHead, clipped_surrogate, importance_weights, token_weights
 from bnpo.config import Aggregation
 from bnpo.policy.model import ATTENTION, Policy
@@ -176,14 +176,6 @@ def test_every_text_is_trained_on_once_and_no_rank_waits_for_another(texts, rank
         assert len(part) <= 1 or distinct_tokens([texts[i] for i in part]) <= budget
 
 
-@given(texts=TEXTS)
-def test_a_text_shares_with_its_neighbour_all_that_it_shares_with_any_before(texts):
-    order, shared = sort_texts(texts)
-    assert len(texts) - shared.size == 0 == sum(shared[:1])
-    lengths = np.array([len(texts[i]) for i in order])
-    assert (lengths - shared).sum() == distinct_tokens(texts)
-
-
 def real_texts(questions: int) -> list[list[int]]:
     """Texts of realistic lengths, 16 with each prompt."""
     rng, texts = np.random.default_rng(0), []
@@ -291,10 +283,7 @@ MODELS = {
     "mistral": ("mistral", WINDOWED),
     "gemma3": ("gemma3_text", WINDOWED | {"layer_types": ["sliding_attention", "full_attention"]}),
     "cohere2": ("cohere2", WINDOWED | {"layer_types": ["full_attention", "sliding_attention"]}),
-    "gemma2": (
-        "gemma2",
-        WINDOWED | CAPPED,
-    ),
+    "gemma2": ("gemma2", WINDOWED | CAPPED),
     "granite": ("granite", {"logits_scaling": 8.0}),
     "phi": ("phi", {"attention_dropout": 0.0}),
 }

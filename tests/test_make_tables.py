@@ -1,16 +1,12 @@
 """The paper's tables: their cells and notes, and scripts/reproduce.py, which runs their rows."""
 
 import json
-import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
-from bnpo.evaluation.suites import load_suite
-from bnpo.files import ROOT, InputError
 from conftest import refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import leader, make_tables, to_markdown
@@ -19,7 +15,6 @@ BASE = "Qwen/Qwen2.5-Math-1.5B"
 SIZES = {"MATH500": (500, 1), "AMC23": (40, 16), "AIME2024": (30, 16), "AIME2025": (30, 16)}
 SCORES = {"MATH500": (0.734, 0.016), "AMC23": (0.545, 0.05)}
 SCORES |= {"AIME2024": (0.183, 0.05), "AIME2025": (0.115, 0.04)}
-MATH500 = {"MATH500": (0.734, 0.016)}
 
 
 @pytest.fixture
@@ -76,7 +71,8 @@ def scaled(factor: float) -> dict:
 
 def test_markdown(write):
     files = [write("base", ckpt=BASE, scores=scaled(0.4)), write("bnpo", "paper-1.5b")]
-    files.append(write("rloo", "paper-1.5b", MATH500, run={"algo": "rloo"}))
+    one_set = {"MATH500": SCORES["MATH500"]}
+    files.append(write("rloo", "paper-1.5b", one_set, run={"algo": "rloo"}))
     text = to_markdown(tables(*files))
     assert text.startswith(
         """## Table 1: Policy optimization methods on math data sets
@@ -98,8 +94,6 @@ def test_markdown(write):
 | Base, paper | 41.4 | 32.5 | 11.0 | 5.0 | 22.5 |
 """
     )
-    assert "Table 2" not in text
-    assert "Other models" not in text
 
 
 def test_the_released_rules_scores_stand_first_and_ours_beside_them(write):
@@ -168,29 +162,18 @@ def test_a_row_takes_one_file_per_training_seed(write):
         tables(first, write("second", "paper-1.5b", run={"seed": 1, "lr": 1e-5}, grader="default"))
 
 
-@pytest.mark.parametrize(
-    ("lacking", "message"),
-    [
-        (None, r"bad.json: not a results.json of eval.py \("),
-        ("protocol", "bad.json: not a results.json of eval.py: 'protocol' is missing"),
-        ("protocol.run.model", "'model' is missing"),
-        ("results.AMC23.se", "'se' is missing"),
-        ("protocol.suite.datasets.AMC23", "'AMC23' is missing"),
-    ],
-)
-def test_bad_files_are_named(lacking, message, tmp_path, write):
-    with pytest.raises(InputError, match=r"none.json: cannot be read \(No such file"):
-        load_results([tmp_path / "none.json"])
-    content = json.loads(write("good", "paper-1.5b").read_text()) if lacking else []
-    *folders, key = (lacking or "").split(".")
-    part = content
-    for folder in folders:
-        part = part[folder]
-    if lacking:
-        del part[key]
-    (tmp_path / "bad.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        load_results([tmp_path / "bad.json"])
+def test_bad_files_are_named(tmp_path, write):
+    content = json.loads(write("good", "paper-1.5b").read_text())
+    del content["protocol"]["suite"]["datasets"]["AMC23"]
+    for text, message in (
+        (None, "bad.json: cannot be read"),
+        ("[]", r"bad.json: not a results.json of eval.py \("),
+        (json.dumps(content), "bad.json: not a results.json of eval.py: 'AMC23' is missing"),
+    ):
+        if text is not None:
+            (tmp_path / "bad.json").write_text(text)
+        with refused(message):
+            load_results([tmp_path / "bad.json"])
 
 
 def test_differences_from_the_paper_are_noted(write):
@@ -279,71 +262,14 @@ def test_the_table_has_the_numbers_of_the_results_and_finished_rows_are_not_star
     reproduce.main(tiny(reproduced), never)
 
 
-@pytest.mark.extra
-@pytest.mark.sampler
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"eval_flags": "--limit 5 --repetitions 1"}, "base: .* another row: --limit is 1"),
-        ({"eval_flags": "--limit 10"}, "base: .* another row: repetitions of arithmetic is 1, not"),
-        ({"train_flags": TRAIN + " --lr 0.1"}, "grpo-seed0: .* another row: lr is 0.0001, not 0.1"),
-    ],
-)
-def test_a_row_of_other_flags_is_not_finished(flags, message, reproduced):
-    with refused(f"^tiny-model-{message}"):
-        reproduce.main(tiny(reproduced, show=True, **flags), never)
-
-
-@pytest.mark.extra
-@pytest.mark.sampler
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("foreign", r".*eval/results.json belongs to another row: algo is grpo"),
-        ("last", r".*/train/last is missing, but .*/end.json says done; delete that"),
-        ("settings", r".*: other settings would change the run: lr was 0.1, is 0.0001. Use "),
-    ],
-)
-def test_what_is_not_the_rows_own_is_refused_by_its_name(damage, message, reproduced, tmp_path):
-    rows = shutil.copytree(reproduced, tmp_path / "rows", symlinks=True)
-    bnpo, grpo = rows / "tiny-model-bnpo-seed0", rows / "tiny-model-grpo-seed0"
-    config = bnpo / "train" / "config.json"
-    if damage == "foreign":
-        shutil.copy(grpo / "eval" / "results.json", bnpo / "eval")
-    else:
-        shutil.rmtree(bnpo / "eval")
-    if damage == "last":
-        (bnpo / "train" / "last").unlink()
-    elif damage == "settings":
-        config.write_text(config.read_text().replace('"lr": 0.0001', '"lr": 0.1'))
-    with refused(f"^tiny-model-bnpo-seed0: {message}"):
-        reproduce.main(tiny(rows), never)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            {"rows": ("AD-bnpo",)},
-            r"^--rows: table1 has no 'AD-bnpo'; it has base, reinforce, remax, grpo, ",
-        ),
-        (
-            {"dry_run": True, "gpu": "H20O", "rows": ("bnpo",)},
-            r"^--gpu: unknown GPU 'H20O'; known: A100-80GB, H20",
-        ),
-        (
-            {"dry_run": True, "gpus": 5, "rows": ("base", "bnpo")},
-            r"^--questions-per-step 32 cannot be divided by",
-        ),
-        ({"dry_run": True, "gpus": 0}, r"^--gpus: is 0, must be greater than 0"),
-        (
-            {"train_flags": "--algo=grpo"},
-            r"^--train-flags: --algo=grpo follows from the row; choose rows with --r",
-        ),
-        (
-            {"train_flags": "--model 'Qwen"},
-            r"^--train-flags: cannot be read \(No closing quotation\)",
-        ),
+        ({"rows": ("AD-bnpo",)}, "^--rows: table1 has no 'AD-bnpo'; it has base, reinforce, "),
+        ({"dry_run": True, "gpu": "H20O"}, "^--gpu: unknown GPU 'H20O'; known: A100-80GB, H20"),
+        ({"dry_run": True, "gpus": 5}, "^--questions-per-step 32 cannot be divided by"),
+        ({"train_flags": "--algo=grpo"}, "^--train-flags: --algo=grpo follows from the row"),
+        ({"train_flags": "--model 'Qwen"}, r"^--train-flags: cannot be read"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, capsys):
@@ -353,48 +279,10 @@ def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, 
     assert not (tmp_path / "rows").exists()
 
 
-@pytest.mark.parametrize("preset", ["smollm2", "tiny"])
-def test_the_rows_of_a_small_model_have_the_methods_of_the_table(preset):
-    for table, paper in reproduce.PAPER_TABLES.items():
-        rows = reproduce.chosen_rows(arguments(table=table, preset=preset))
-        assert [row.method for row in rows] == list(paper.rows)
-        for row in rows:
-            suite = load_suite(row.evaluate.suite)
-            # Training and evaluation have the same prompt
-            if row.train and preset == "smollm2":
-                assert suite.template.endswith(row.train.data.template)
-                assert row.train.sampling.max_answer_tokens == suite.max_answer_tokens
-
-
-def test_rows_that_are_not_made_here_are_those_of_the_repository(tmp_path, capsys):
-    reproduce.main(arguments(tmp_path / "rows", preset="smollm2", show=True), never)
-    output = capsys.readouterr().out
-    recorded = [
-        path.parent.name for path in (ROOT / "studies/smollm2/table1").glob("*/results.json")
-    ]
-    assert re.search(r"^\| BNPO.*\| +\d+\.\d ± ", output, re.MULTILINE)
-    _, _, missing = output.partition("Not finished: ")
-    assert recorded
-    assert not any(f"{name}," in missing for name in recorded)
-
-
-def test_the_average_of_other_sets_says_how_many_they_are(write):
-    scores = {"new-numbers": (0.9, 0.02), "two-steps": (0.3, 0.04)}
-    [table] = tables(write("a", preset="smollm2", scores=scores))
-    assert table.columns == ["new-numbers", "two-steps", "Average of 2"]
-    [[*cells]] = [cells for rows in table.blocks.values() for cells in rows.values()]
-    assert cells == ["90.0 ± 2.0", "30.0 ± 4.0", "60.0 ± 2.0"]
-
-
 def test_the_rows_are_the_papers():
     tables = {name: reproduce.chosen_rows(arguments(table=name)) for name in ("table1", "table2")}
     trained = {name: [row.train for row in rows if row.train] for name, rows in tables.items()}
     assert [len(rows) for rows in tables.values()] == [12, 6]
-    settings = [*trained["table1"], *trained["table2"]]
-    names = {
-        (config.data.model, config.method.algo, config.method.decompose) for config in settings
-    }
-    assert len(names) == 15
     assert {config.data.rewards for config in trained["table1"]} == {("accuracy",)}
     assert {config.data.rewards for config in trained["table2"]} == {("accuracy", "format")}
     decomposed = [config.method.decompose for config in trained["table2"]]

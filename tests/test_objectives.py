@@ -8,7 +8,6 @@ from bnpo.config import check_config, parse_train_config
 from bnpo_estimators import beta_of_moments, exact_weight
 from conftest import refused
 from objective import gains_of
-from paper.figures import _line, draw_weights
 from paper.objectives import FITS, atlas
 from planner.dry_run import objective_lines
 
@@ -37,28 +36,15 @@ def test_methods_of_the_picture_are_typed_with_their_flags():
             gains_of(text, 8, 32)
 
 
-def test_equal_lines_of_the_picture_share_a_label():
-    gains = atlas(16)
-    figure = draw_weights(gains, 16)
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert "rloo, remax, eb, shrinkage, reinforce" in labels
-    assert len(labels) == len(gains) - 1
-    assert len({str(_line(index)) for index in range(2 * len(labels))}) == 2 * len(labels)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("__import__('os').getcwd()", r'getcwd\(\)" is not allowed. Use p, m, n, numbers'),
-        ("p if p else 1", "is not allowed"),
-        ("max(p)", "is not allowed"),
         ("", "is not a valid expression"),
         ("log(p)", r"is -2.77259 at p = 0.0625 and m = 16, must be .* max\(0, ...\) around"),
-        ("0.3 - p", r"is -0.0125 at p = 0.3125 and m = 16, must be from 0 to 1e\+30; write max"),
         ("9**9**9**9", r"is inf at p = 0.0625 and m = 16, must be from 0 to 1e\+30$"),
         ("1" + "0" * 400, "is too large"),
         ("-" * 5000 + "p", "is too large"),
-        ("+".join("p" * 5000), "is too large"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--weight", "--weight-wrong"])

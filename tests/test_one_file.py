@@ -2,9 +2,7 @@
 alone.
 """
 
-import ast
 import importlib.util
-import sys
 
 import numpy as np
 import pytest
@@ -18,18 +16,6 @@ FILE = ROOT / "examples" / "bnpo_in_150_lines.py"
 SPEC = importlib.util.spec_from_file_location("one_file", FILE)
 one_file = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(one_file)
-
-
-def test_it_is_what_its_name_and_its_first_line_say():
-    text = FILE.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 150
-    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)]
-    origins = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
-    names = {name.name for node in imports for name in node.names} | {n.module for n in origins}
-    assert {name.split(".")[0] for name in names} - sys.stdlib_module_names == {
-        "torch",
-        "transformers",
-    }
 
 
 @pytest.mark.parametrize(
@@ -48,19 +34,6 @@ def test_advantages_are_those_of_the_block(right):
     expected = compute_advantages(Method("bnpo"), rewards[:, :, None]).values
     found = one_file.bnpo_advantages(torch.from_numpy(rewards))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (r"2+3=5 \boxed{5}", 1),
-        (r"\boxed{4} no, \boxed{ 5 }", 1),
-        (r"\boxed{5} \boxed{4}", 0),
-        ("5", 0),
-    ],
-)
-def test_the_last_box_counts(text, value):
-    assert one_file.reward(text, "5") == value
 
 
 @pytest.mark.program

@@ -12,14 +12,13 @@ import pytest
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bnpo.batch import has_signal
 from bnpo.config import TINY_MODEL
 from bnpo.data import Columns, content_hash, load_problems
 from bnpo.files import write_json_lines
 from bnpo.runs.checkpoint import find_checkpoint
 from bnpo.tasks import built_in_problems
 from bnpo_estimators import Method, compute_advantages
-from conftest import json_lines, make_model, run_ranks
+from conftest import json_lines, run_ranks
 
 pytestmark = pytest.mark.sampler
 EVERY_STEP = ("--rollouts-every", 1, "--watch-questions", 0)
@@ -59,12 +58,9 @@ def test_console_config_and_metrics(tiny_run):
     assert console.startswith("preset tiny (from --preset)\n")
     assert (config["algo"], config["steps"], config["seed"]) == ("bnpo", 4, 0)
     assert re.search(r"\n  steps +4 +preset: \d+\n", console)  # what differs from the preset
-    step = r"\nstep (\d)/4: reward (0\.\d+) \(accuracy \2\), \d+ tokens per answer, gradient norm "
-    assert [number for number, _ in re.findall(step, console)] == ["1", "2", "3", "4"]
-    scores = r"\nstep (\d): evaluation arithmetic-quick: pass@1 in %: arithmetic [\d.]+"
-    assert re.findall(scores, console) == ["0", "3", "4"]
+    assert re.findall(r"\nstep (\d)/4: reward 0\.\d+ ", console) == ["1", "2", "3", "4"]
+    assert re.findall(r"\nstep (\d): evaluation arithmetic-quick: ", console) == ["0", "3", "4"]
     assert "Traceback" not in console
-    assert "\ndone: 4 steps; the model is in " in console
     assert json.loads((tiny_run / "end.json").read_text()) == {"step": 4, "why": "done"}
 
     start, *lines = json_lines(tiny_run / "metrics.jsonl")
@@ -81,7 +77,6 @@ def test_console_config_and_metrics(tiny_run):
         assert line["sampler_learner_gap_max"] < 1e-4
         assert line["clipped_low"] == line["clipped_high"] == 0  # one update a step: the ratio is 1
         assert {"seconds/generate", "seconds/reward", "seconds/update", "seconds/sync"} < set(line)
-        assert line["tokens/sampled"] > 128
 
 
 def test_the_checkpoint_is_a_hugging_face_model(tiny_run):
@@ -134,37 +129,6 @@ def test_weights_in_cpu_memory_change_nothing(tiny_run, tmp_path):
             assert metrics_of(tmp_path)[step - 1][name] == metrics_of(tiny_run)[step - 1][name]
 
 
-@pytest.mark.extra
-def test_real_math_with_the_real_tokenizer_on_two_ranks(qwen_model, data_dir, tmp_path):
-    run, data = tmp_path / "run", tmp_path / "math.jsonl"
-    rows = json_lines(data_dir / "math_train.jsonl")
-    by_id = {row["id"]: row for row in rows}
-    # Problems whose answers the model can hit, and one too long for a prompt of 512 tokens.
-    longest = max(rows, key=lambda row: len(row["problem"]))
-    easy = [row for row in rows if row["answer"] in ("1", "2", "3") and len(row["problem"]) < 150]
-    write_json_lines(data, [*easy[:80], longest])
-    flags = (*batch(4, 8, 2), "--model", qwen_model, "--train-data", data)
-    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 64, "--output-dir", run)
-    console = run_ranks(2, "train.py", *flags).stdout
-    assert "80 questions (1 left out: prompt over 512 tokens)" in console
-    for row in rollouts_of(run, 1):
-        problem = by_id[row["id"]]
-        # The template's own system prompt, and the problem as it is in the file.
-        assert row["prompt"] == (
-            "<|im_start|>system\nPlease reason step by step, and put your final answer within "
-            "\\boxed{}.<|im_end|>\n"
-            f"<|im_start|>user\n{problem['problem']}<|im_end|>\n<|im_start|>assistant\n"
-        )
-        assert row["reference"] == problem["answer"]
-        assert row["rewards"]["accuracy"] == (f"\\boxed{{{problem['answer']}}}" in row["answer"])
-    for line in metrics_of(run):
-        assert 0 < line["reward/mean"] < 1
-        assert line["grad_norm"] > 0
-        assert line["sampler_learner_gap_mean"] < 1e-4
-        # The model is taught here: how sharp it gets differs by machine
-        assert line["sync/difference"] < 1e-3
-
-
 MINE = """
 import sys
 def short(text, reference):
@@ -210,45 +174,6 @@ def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path
 
 
 @pytest.mark.extra
-def test_lengths_and_formulas_reach_the_estimator(tmp_path):
-    formulas = {"weight": "1/(1-p)", "weight_wrong": "p+m/n"}
-    flags = ("--algo", "weight", "--weight", "1/(1-p)", "--weight-wrong", "p+m/n")
-    run_ranks(1, "train.py", *batch(8, 4, 1), *flags, "--output-dir", tmp_path)
-    rows = rollouts_of(tmp_path, 1)
-    rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(8, 4, 1)
-    lengths = np.array([row["tokens"] for row in rows]).reshape(8, 4)
-    expected = compute_advantages(Method("weight", **formulas), rewards, lengths=lengths).values
-    assert expected.any()
-    np.testing.assert_array_equal([row["advantage"] for row in rows], expected.ravel())
-
-
-@pytest.mark.extra
-def test_training_and_evaluation_look_for_the_tags_that_the_template_asks_for(tmp_path):
-    """Without the format reward too: training asked for it once, and graded the thought.
-
-    The model's one answer is a token: 7 as a thought, 8 as the answer, in tags.
-    """
-    folder, data, run = tmp_path / "model", tmp_path / "data.jsonl", tmp_path / "run"
-    tokenizer = AutoTokenizer.from_pretrained(TINY_MODEL)
-    tokenizer.add_tokens([r"<think>\boxed{7}</think><answer>8</answer>"])
-    tokenizer.save_pretrained(folder)
-    model = make_model(folder, vocab_size=288, hidden_size=64, tie_word_embeddings=False)
-    model.model.embed_tokens.weight.data[:, 0] = 100  # in every state, whatever the layers add
-    model.lm_head.weight.data[len(tokenizer) - 1, 0] = 100
-    model.save_pretrained(folder)
-    data.write_text('{"problem": "1 + 7", "answer": "8"}\n' * 2)
-    suite = {"datasets": {"D": {"data": str(data), "repetitions": 1}}, "temperature": 1.0}
-    suite |= {"top_p": 1.0, "template": "think", "max_prompt_tokens": 512, "max_answer_tokens": 1}
-    (tmp_path / "suite.json").write_text(json.dumps(suite))
-    flags = ("--model", folder, "--train-data", data, "--template", "think")
-    flags += ("--max-prompt-tokens", 512, "--max-answer-tokens", 1)
-    flags += ("--eval-suite", tmp_path / "suite.json", "--output-dir", run)
-    run_ranks(1, "train.py", *batch(2, 2, 1, eval_every=1), *flags)
-    [line] = metrics_of(run)
-    assert (line["reward/accuracy"], line["eval/D/pass1"]) == (1, 1)
-
-
-@pytest.mark.extra
 @pytest.mark.parametrize("shared", [(), ("--sampler-ranks", 2)])
 def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws_the_same(
     shared, tmp_path
@@ -271,35 +196,14 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
         rows = rollouts_of(tmp_path / "whole", step)
         rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(count, 2)
-        if count == 12:  # of 8 questions: those that were drawn again have other answers
-            answers = [(row["id"], row["answer"]) for row in rows]
-            groups = {(*answers[i], answers[i + 1]) for i in range(0, len(rows), 2)}
-            assert len({question for question, *_ in groups}) <= 8 < len(groups)
         differ = rewards[:, 0] != rewards[:, 1]  # [questions drawn]
         assert differ.sum() >= 4 or count == 12
         assert differ[:-4].sum() < 4  # no draw was in vain
         assert line["groups/all_equal"] == pytest.approx(1 - differ.mean())
-        for row in json_lines(tmp_path / "whole" / "tokens" / f"step-{step:06d}.jsonl"):
-            # Four questions with a signal, or all that have one and the first of the others
-            signals = has_signal(
-                np.reshape(rewards, (-1, 2, 1)), np.zeros((count, 2), dtype=bool)
-            )  # [questions drawn]
-            assert row["place"] // 2 in np.argsort(~signals, kind="stable")[:4]
-            np.testing.assert_allclose(row["learner"], row["sampler"], atol=1e-3)
     train("resumed", 1)
     assert [line["groups/drawn"] for line in train("resumed", 2, "--resume")] == drawn
     weights = [tmp_path / name / "last" / "model.safetensors" for name in ("whole", "resumed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_the_tiny_preset_trains_in_formats_of_16_bits(dtype, request, tmp_path):
-    if dtype == "float16":
-        request.getfixturevalue("float16")
-    flags = ("--preset", "tiny", "--dtype", dtype, "--steps", 1, "--output-dir", tmp_path)
-    run_ranks(1, "train.py", *flags)
-    assert [line["updates/skipped"] for line in metrics_of(tmp_path)] == [0]
 
 
 def test_gsm8k_trains_from_a_local_parquet_file_and_has_a_model_card(tmp_path):
@@ -332,10 +236,7 @@ def test_gsm8k_trains_from_a_local_parquet_file_and_has_a_model_card(tmp_path):
     assert config["evaluated"]["datasets"]["GSM8K"]["problems"] == 4
 
     card = ModelCard.load(run / "last" / "README.md")
-    assert card.data.pipeline_tag == "text-generation"
     assert card.data.base_model is None  # a path is no name on the hub
-    method = "algo bnpo, questions_per_step 4, samples_per_question 2, lr 0.0001, rewards "
-    assert f"- **Method**: {method}['accuracy'], seed" in card.text
     assert f"- **Data**: {data}, problems 8, sha256 {digest}, revision None\n" in card.text
     assert "deepspeed --num_gpus 2 train.py --preset tiny --questions-per-step 4" in card.text
     (run / "last" / "README.md").write_text("a better one")

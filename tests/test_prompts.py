@@ -38,6 +38,7 @@ QWEN3 = """{%- if messages[0].role == 'system' %}
         {{- '<think>\\n\\n</think>\\n\\n' }}
     {%- endif %}
 {%- endif %}"""
+EXACT, THINK = {"system_prompt": "Be exact."}, {"template": "think"}
 BASE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 
 
@@ -122,15 +123,10 @@ def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):
     ("template", "settings", "message"),
     [
         ("{{ raise_exception('No system') }}", {}, r"1\+2=\?' \(TemplateError: No system"),
-        ("{{ messages[3].content }}", {}, r"fails for the problem '1\+2=\?' \(UndefinedError: "),
         ("{% for %}", {}, r"TemplateSyntaxError: .*\); correct it"),
         ("{{ 1 / 0 }}", {}, r"\(ZeroDivisionError: division by zero\); correct it"),
         ("Question: {{ problem }}", {}, r"--template: the chat template leaves out '1\+2=\?', and"),
-        (
-            "{{ messages[-1].content }}",
-            {"system_prompt": "Be exact."},
-            "--system-prompt: the chat t",
-        ),
+        ("{{ messages[-1].content }}", EXACT, "--system-prompt: the chat t"),
         ("{{ messages[-1].content }}", {"thinking": "off"}, "--thinking: .* without enable_think"),
     ],
 )
@@ -191,7 +187,6 @@ def test_answers_end_with_the_special_token_that_the_template_writes_behind_them
 
 
 def test_an_empty_prompt_is_refused(tokenizer):
-    assert encode_prompt(tokenizer, "", "{{ messages[0].content }}!")
     with refused("the prompt of the problem '' is empty; correct it"):
         encode_prompt(tokenizer, "", "{{ messages[0].content }}")
 
@@ -260,23 +255,13 @@ def test_the_papers_rule_reads_only_latex_between_the_tags(answer, paper):
     grader.close()
 
 
-EXACT, BRIEF, THINK = (
-    {"system_prompt": "Be exact."},
-    {"system_prompt": "No."},
-    {"template": "think"},
-)
-
-
 @pytest.mark.parametrize(
     ("training", "suite", "lines"),
     [
-        ({}, {}, 0),
         (EXACT, {}, 0),
         (EXACT, EXACT, 0),
-        (EXACT, BRIEF, 1),
-        (THINK, {"system_prompt": ""}, 1),
+        (EXACT, {"system_prompt": "No."}, 1),
         ({}, THINK, 1),
-        ({}, {"grader": "last_number"}, 1),
         (THINK, THINK | {"grader": "paper"}, 1),
     ],
 )

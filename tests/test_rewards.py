@@ -6,9 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 from transformers import AutoTokenizer
 
 from bnpo.batch import Answer, Batch, Group, Task
@@ -98,17 +96,6 @@ def test_the_range_of_the_users_is_theirs_alone(tmp_path):
     grader.close()
 
 
-def test_equal_calls_are_made_once(tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "SEEN = [0]\ndef mine(text, reference):\n    SEEN[0] += 1\n    return SEEN[0] / 9\n"
-    )
-    grader = Grader((f"{file}:mine",), workers=1)
-    values = grader(["a", "a", "b"], ["5"] * 3).rewards[:, 0] * 9
-    assert values.round().tolist() == [4, 4, 5]  # after three trial calls
-    grader.close()
-
-
 def test_the_rules_read_texts_as_their_owners_do(grader):
     """The released one reads only the end of a text, and no spaces in the format. Tags count where
     that is asked for.
@@ -158,10 +145,6 @@ RECORDED = {"reward_names": ("accuracy", "format"), "ranges": [(0.0, 1.0)] * 2}
 RECORDED |= {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]]] * 4)}
 
 PHANTOM = RECORDED | {"rewards": np.array([[[0.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]]] * 2)}
-NO_PHANTOM = PHANTOM | {"weights": (1.0, 0.2)}
-ENERGY = (
-    "% of the advantages' energy (the sum of their squares) lies in groups without a right answer"
-)
 
 USERS = f"{ROOT / 'examples' / 'reward.py'}:shows_work"
 FAILING = {"failed": YES, "failures": {"TypeError": 8}, "reward_names": (USERS,)}
@@ -183,8 +166,8 @@ UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (-
         (FAILING, ["failing"], "8 of 8 answers are left out, because rewards could not be comput"),
         ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
-        (PHANTOM, ["phantom_advantages"], ENERGY),
-        (NO_PHANTOM, [], ""),
+        (PHANTOM, ["phantom_advantages"], "% of the advantages' energy "),
+        (PHANTOM | {"weights": (1.0, 0.2)}, [], ""),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
 )
@@ -210,7 +193,6 @@ ACCURACY, NOT_NUMBERS = ("accuracy",), r"2 of 4 .*problem 1, '\(1,2\)', is not o
         (("2", "(1,2)"), ("accuracy", "last_number"), "default", "is not one number"),
         (("2", "(1,2)"), ACCURACY, "default", None),
         (("2",) * 199 + ("25/6",), ACCURACY, "last_number", None),
-        (("2", ""), ACCURACY, "mine.py:f", None),
         (("2",) * 199 + ("",), ACCURACY, "default", None),  # as in MATH
     ],
 )
@@ -241,9 +223,7 @@ LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def other(text, reference): return 1", "AttributeError"),
         ("def reward(text): return 1", "TypeError: .* takes 1 positional argument but 2"),
-        ("import no_such_module", "ModuleNotFoundError"),
         ("def reward(:", "SyntaxError"),
         ("import time; time.sleep(60)", "timeout"),
         (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
@@ -251,7 +231,6 @@ LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
         ("def reward(completions, answer): return 1.0", "float, not a list of 1 numbers; it must"),
         ("def reward(completions, answer): return []", "returned 0 rewards for 1 completions; it"),
         ("def reward(text, reference, level): return 1.0", "asks for the column 'level', and only"),
-        ("async def reward(text, reference): return 1.0", "it returned coroutine, not a number"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
     ],
 )
@@ -295,19 +274,13 @@ def test_a_reward_gets_the_columns_and_all_answers_that_its_parameters_ask_for(t
     assert grades.rewards.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 1]]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "built in"])
+@pytest.mark.parametrize("kind", ["jsonl", "built in"])
 def test_a_column_that_a_data_set_lacks_is_refused_with_its_line(kind, tmp_path):
-    mine, data = tmp_path / "mine.py", tmp_path / f"data.{kind}"
+    mine, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
     mine.write_text(COLUMNS)
-    if kind == "jsonl":  # the second line only
-        row = '{"problem": "1+1=?", "answer": "2"%s}\n'
-        data.write_text(row % ', "level": 1' + row % "")
-    elif kind == "csv":
-        data.write_text("problem,answer\n1+1=?,2\n")
-    elif kind == "parquet":
-        parquet.write_table(pyarrow.table({"problem": ["1+1=?"], "answer": ["2"]}), data)
-    source = {"built in": "arithmetic"}.get(kind, str(data))
-    line = {"jsonl": f"{data}:2", "built in": "arithmetic"}.get(kind, f"{data}:1")
+    row = '{"problem": "1+1=?", "answer": "2"%s}\n'
+    data.write_text(row % ', "level": 1' + row % "")  # the second line lacks it
+    source, line = ("arithmetic", "arithmetic") if kind == "built in" else (str(data), f"{data}:2")
     with refused(f"^{line}: has no field 'level', which the reward {mine}:asks asks for; there"):
         load_sources([source], Columns(), forms_of(["accuracy", f"{mine}:asks"]))
 
@@ -318,17 +291,6 @@ def test_a_batch_that_fails_leaves_out_all_its_answers(tmp_path):
     grader = Grader((f"{file}:mine",), workers=1)
     assert grader(["1", "0"], ["", ""]).rewards.tolist() == [[1], [0]]
     assert grader(["1", "x"], ["", ""]).failures == {"ValueError": 2}
-    grader.close()
-
-
-def test_a_reward_that_raises_is_named_and_may_go_on(tmp_path, capsys):
-    file = tmp_path / "mine.py"
-    file.write_text("def reward(text, reference):\n    return int(text)\n")
-    grader = Grader((f"{file}:reward",), workers=1, example="70")
-    message = f"grading: {file}:reward: a trial call failed: ValueError: invalid literal"
-    assert message in capsys.readouterr().err
-    assert grader(["x", "1"], ["70", "70"]).rewards.tolist() == [[0], [1]]
-    assert f"grading: {file}:reward: ValueError: invalid literal" in capsys.readouterr().err
     grader.close()
 
 
@@ -365,21 +327,6 @@ def test_a_trial_refuses_rewards_outside_the_range_that_a_method_needs(
         Grader((reward,), users_range=users_range, workers=1, example="70")
 
 
-def test_rewards_of_any_size_are_taken_as_they_are_where_the_method_allows_it(tmp_path):
-    reward = own_reward(tmp_path, "-len(text) / 2")
-    config = with_settings(PRESETS["tiny"], rewards=(reward,), algo="reinforce")
-    grader = Grader((reward,), users_range=config.users_range, workers=1)
-    grades = grader(["a", "bcd"], ["", ""])
-    grader.close()
-    assert (grades.rewards.tolist(), grades.failures) == ([[-0.5], [-1.5]], {})
-    values = compute_advantages(config.method, grades.rewards[None], ranges=grader.ranges).values
-    assert values.tolist() == [[0.5, -0.5]]
-    stated = with_settings(config, reward_range=(-2.0, 0.0))  # mapped, as for every method
-    assert stated.users_range == (-2, 0)
-    values = compute_advantages(config.method, grades.rewards[None], ranges=(-2, 0)).values
-    assert values.tolist() == [[0.25, -0.25]]
-
-
 def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path):
     reward = own_reward(tmp_path, "-0.5 if text[:3] == 'out' else 1")
     grader = Grader((reward,), workers=1)
@@ -394,9 +341,7 @@ def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path):
 
 
 def test_a_dry_run_tries_the_rewards(tmp_path):
-    reward = own_reward(tmp_path, "-len(text) / 500")
-    settings = {"rewards": ("accuracy", reward), "eval_every": 0}
-    dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="grpo"))
+    settings = {"rewards": ("accuracy", own_reward(tmp_path, "-len(text) / 500")), "eval_every": 0}
     with refused("--reward-range"):
         dry_run_training(with_settings(PRESETS["tiny"], **settings, algo="bnpo"))
 

@@ -60,11 +60,6 @@ def test_what_is_drawn_depends_on_the_seed_alone_not_on_the_batch(sampler):
     )
 
 
-def test_seeds_differ_by_run_step_and_question():
-    seeds = [sampling_seeds(seed, step, range(50)) for seed in range(3) for step in range(3)]
-    assert len(set(np.ravel(seeds))) == 450
-
-
 def test_top_k_draws_from_the_most_likely_tokens_with_their_renormalized_probabilities(sampler):
     likeliest = sample(sampler, top_k=1, logprobs=True)
     greedy = sample(sampler, greedy_too=True)[20:]
@@ -117,23 +112,6 @@ def test_logprobs_are_those_of_the_sampling_temperature(sampler):
 def test_an_answer_cut_off_at_the_limit_is_not_finished(sampler):
     [group] = sample(sampler, PROMPTS[:1], [0], n=8, max_tokens=3)
     assert {(answer.finished, len(answer.token_ids)) for answer in group} == {(False, 3)}
-
-
-def test_many_requests_are_handed_to_the_engine_in_turn(sampler, monkeypatch):
-    from bnpo.policy import sampler as module
-
-    engine, held = sampler._llm.llm_engine, []
-    step = engine.step
-
-    def count_then_step():
-        held.append(engine.get_num_unfinished_requests())
-        return step()
-
-    at_once = sample(sampler, greedy_too=True)
-    monkeypatch.setattr(module, "MOST_REQUESTS", 8)
-    monkeypatch.setattr(engine, "step", count_then_step)
-    assert sample(sampler, greedy_too=True) == at_once
-    assert max(held) == 8
 
 
 def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):

@@ -74,27 +74,6 @@ def test_rows_run_side_by_side_each_on_its_own_devices_and_a_failure_stops_no_ot
     assert all(len(names) == 1 for names in used.values())
 
 
-def test_no_row_starts_once_a_stop_was_asked_for():
-    started = []
-    devices = Devices(("0",), are_gpus=True)
-    errors = run_rows(
-        rows(small=3),
-        {"small": 1},
-        devices,
-        lambda row, _: started.append(row.name),
-        lambda: bool(started),
-    )
-    assert (errors, started) == ([], ["small-0"])
-
-
-def test_a_bug_in_a_row_is_no_failed_row():
-    def run(row: Row, names: list[str]) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run_rows(rows(small=1), {"small": 1}, Devices(("0",), True), run, lambda: False)
-
-
 def test_shards_are_disjoint_and_make_the_table():
     def names(shard: str) -> list[str]:
         return [row.name for row in chosen_rows(Choice(table="table1", shard=shard))]

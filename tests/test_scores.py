@@ -1,6 +1,5 @@
 """Scores, their errors, what a difference must be to be found, and the folder of an evaluation."""
 
-import errno
 import json
 import os
 
@@ -220,29 +219,18 @@ def test_samples_are_taken_up_again_without_the_line_that_was_cut_off(
     assert path.read_bytes() == whole[: whole[:-1].rfind(b"\n") + 1]
 
 
-def test_a_folder_that_cannot_be_written_is_a_line(tmp_path, evaluation, records, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_a_line(tmp_path, evaluation, records):
     samples = Samples(tmp_path / "full", evaluation.sample_keys(), {})
     with open("/dev/full", "w") as full:
         os.dup2(full.fileno(), samples._file.fileno())
     with refused(r"cannot be written \(No space left on device\); free some disk space, then rep"):
         samples.add(records[0])
-    (tmp_path / "folder" / "samples.jsonl").mkdir(parents=True)
-    write_json(tmp_path / "folder" / "protocol.json", {})
-    with refused(r"cannot be written \(Is a directory\); choose another --output-dir"):
-        claimed(tmp_path / "folder", {})
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("precious")
     with refused("is not empty and holds no evaluation; --output-dir names another folder"):
         claimed(tmp_path / "thesis", {})
     with refused("cannot be written"):
         claimed(tmp_path / "thesis" / "thesis.tex" / "results", {})
-
-    def no_locks(*_arguments: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    with refused(rf"cannot be written \({os.strerror(errno.ENOLCK)}\); choose another --output"):
-        claimed(tmp_path / "nfs", {})
 
 
 OTHER = '{"dataset": "other", "index": 0, "repetition": 0}'

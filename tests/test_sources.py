@@ -118,20 +118,16 @@ MISSING = "field 'problem' is missing; there are question, answer; name it with 
         ("a.parquet", [TWO[0], {"problem": "2"}], {}, ":2: field 'answer' is empty; it must be a"),
         ("list.json", [TWO[0], "more"], {}, ":2: a str where a JSON object is needed"),
         ("list.json", "[{},\n{}", {}, ":2: not JSON (Expecting ',' delimiter, column 3); the file"),
-        ("a.jsonl", '{"problem": "1", "answer": "1"}\nno\n', {}, ":2: not JSON"),
         ("a.jsonl", b"\xff\xfe utf-16", {}, "is not UTF-8 text (invalid start byte at byte 0)"),
         ("a.jsonl", b"\x1f\x8b\x08 gzip", {}, ": cannot be read ("),
-        ("a.json", b"\x28\xb5\x2f\xfd zstd", {}, ": cannot be read ("),
         ("a.jsonl.xz", lzma.compress(b"{}" * 99)[:-9], {}, ": cannot be read ("),
         ("a.csv", b"PK\x03\x04", {}, "is a zip archive or an Excel file; unpack it, or save"),
         ("a.jsonl", b"PAR1", {}, "is a Parquet file; let its name end in .parquet"),
-        ("a.jsonl", b"ARROW1", {}, "is an Arrow file; save it as .parquet"),
         ("a.parquet", LFS, {}, "is only a pointer of Git LFS; fetch the file with `git lfs pull`"),
         ("a.jsonl", [{"problem": "1", "answer": r"so \boxed{7"}], BOX, r":1: --answer-pattern"),
         ("a.csv", "problem,answer\n1\n", {}, ":1: field 'answer' is empty; it must be a text or"),
         ("a.csv", "problem,answer\n1,2,3\n", {}, "row 1 has more cells than columns"),
         ("a.csv", "", {}, ": is empty; it needs a problem and an answer in each row"),
-        ("a.parquet", "", {}, ": cannot be read ("),
         ("a.jsonl", [{"problem": "1", "answer": "\ud835"}], {}, ":1: half of a surrogate pair"),
     ],
 )
@@ -154,25 +150,20 @@ NO_TEXT = "it must be a text or a number"
     ("row", "columns", "expected"),
     [
         ({"problem": "1+1=?", "answer": 2}, {}, ("1+1=?", "2")),  # AIME's answers
-        ({"problem": 7, "answer": 0.5}, {}, ("7", "0.5")),
         (VERL, VERL_FIELDS, (CHAT, "2")),
         ({"problem": json.dumps(CHAT, indent=1), "answer": "2"}, {}, (CHAT, "2")),
         ({"problem": str(CHAT), "answer": "2"}, {}, (CHAT, "2")),
         ({"problem": '[{"role": 1}] has?', "answer": "2"}, {}, ('[{"role": 1}] has?', "2")),
-        ({"problem": "[1, 2] + [3] = ?", "answer": "2"}, {}, ("[1, 2] + [3] = ?", "2")),
+        ({"problem": "1", "answer": r"\boxed{1}, then \fbox{2}."}, BOX, ("1", "2")),
+        ({"problem": "1", "answer": r"it is \boxed 1,234.5."}, BOX, ("1", "1,234.5")),
         ({"problem": "1", "answer": [70]}, {}, ("1", "70")),  # OlympiadBench's final_answer
         ({"prompt": CHAT, "a.b": "2", "a": {"b": "3"}}, DOTTED, (CHAT, "2")),
-        ({"prompt": CHAT, "a": {"b": 4}}, DOTTED, (CHAT, "4")),
         (VERL, {"problem_field": "prompt"}, "field 'answer' is missing; there are prompt, rew"),
         (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, "has type dict; it must be a text"),
-        (VERL, VERL_FIELDS | {"answer_field": "prompt.x"}, "field 'prompt.x' is missing; there"),
         ({"problem": "1", "answer": ["7", "8"]}, {}, f"type list; {NO_TEXT}. Join the items"),
-        ({"problem": "1", "answer": [None]}, {}, f"field 'answer' is empty; {NO_TEXT}"),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
         ({"problem": json.dumps(CHAT[:1]), "answer": "1"}, {}, NO_CHAT),
-        ({"problem": str(CHAT[0]), "answer": "1"}, {}, "field 'problem' has type dict; it must"),
         ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_CHAT),
-        ({"problem": [], "answer": "1"}, {}, NO_CHAT),
     ],
 )
 def test_the_forms_of_other_projects(name, row, columns, expected, tmp_path):
@@ -184,23 +175,6 @@ def test_the_forms_of_other_projects(name, row, columns, expected, tmp_path):
         return
     [problem] = load_problems(path, Columns(**columns))
     assert (problem.problem, problem.answer) == expected
-
-
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [
-        (r"So \boxed{3} or {x,\n better \boxed{\frac{1}{2}}. Done {.", r"\frac{1}{2}"),
-        (r"\boxed{1} and \boxed{\frac{\sqrt{a_{1}^{2}}}{2}}", r"\frac{\sqrt{a_{1}^{2}}}{2}"),
-        (r"\boxed{\left\{1,2\right\}}", r"\left\{1,2\right\}"),
-        (r"\boxed{1}, then \fbox{2}.", "2"),
-        (r"it is \boxed 1,234.5.", "1,234.5"),
-        (r"\boxed{ x }", "x"),
-        (r"\boxed{}", ""),  # two of MATH
-    ],
-)
-def test_the_last_box_of_a_solution(solution, answer, tmp_path):
-    rows = [{"problem": "1", "answer": solution}]
-    assert load_problems(write(tmp_path / "a.jsonl", rows), Columns(**BOX))[0].answer == answer
 
 
 def test_the_last_boxes_of_math_are_its_answers(data_dir):
@@ -253,14 +227,9 @@ def test_a_folder_of_a_data_set(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "arithmetic,word-problems",
-            ": no such data file; .* --train-data arithmetic word-problems",
-        ),
         ("hub:o/n#train,hub:o/m#test", ": no such data file; separate sources by blanks"),
         ("hub:gsm8k#train", "Write hub:OWNER/NAME:CONFIG@REVISION#SPLIT"),
         ("hub:openai/gsm8k:main", "Write hub:OWNER/NAME:CONFIG@REVISION#SPLIT"),
-        ("word-problems:5", "write word-problems:LARGEST:STEPS, such as word-problems:20:2"),
         ("word-problems:9:3", "write word-problems:LARGEST:STEPS, such as word-problems:20:2"),
     ],
 )
@@ -269,13 +238,11 @@ def test_malformed_names_of_sources(name, message):
         load_problems(name)
 
 
-@pytest.mark.parametrize("folder", ["{home}", "~"])
-def test_suites_take_the_same_sources_and_fields(folder, tmp_path, monkeypatch):
+def test_suites_take_the_same_sources_and_fields(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     write(tmp_path / "test.parquet")
     fields = {"problem_field": "question", "answer_pattern": r"####\s*(.*)"}
-    source = folder.format(home=tmp_path) + "/test.parquet"
-    problems = dataset_problems(Dataset(source, repetitions=1, **fields))
+    problems = dataset_problems(Dataset("~/test.parquet", repetitions=1, **fields))
     assert [problem.answer for problem in problems] == ["7", "012"]
 
 
@@ -322,19 +289,6 @@ def test_a_data_set_of_the_hub_is_loaded_with_its_commit(tmp_path):
     cached, refusal = load_from("http://127.0.0.1:9", tmp_path, train, other, offline="1")
     assert cached == loaded
     assert f"cannot be reached, and the local copy is of revision {COMMIT})" in refusal
-
-
-@pytest.mark.program
-@pytest.mark.extra
-def test_gated_data_sets_and_missing_networks_are_one_line(tmp_path):
-    name = "hub:openai/gsm8k:main#train"
-    with hub("openai/gsm8k", {}, gated=True) as endpoint:
-        [gated] = load_from(endpoint, tmp_path, name)
-    [unreachable] = load_from("http://127.0.0.1:9", tmp_path, name)
-    assert "is a gated dataset" in gated
-    for line in (gated, unreachable):
-        assert line.startswith(f"{name}: cannot be read (")
-        assert "for a gated data set your login (hf auth login)" in line
 
 
 def test_an_epoch_visits_every_problem_once_in_an_order_of_its_own():

@@ -1,20 +1,15 @@
 """Estimators in a user's own file: --algo path/to/file.py:function."""
 
-import json
 import random
 
 import numpy as np
 import pytest
 
 from bnpo.config import check_config, parse_train_config
-from bnpo.files import ROOT, InputError
-from bnpo.runs.folder import claim_folder
 from bnpo.runs.prepare import prepare_run
 from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, SettingError, compute_advantages
 from conftest import refused
-from runpage.run_files import all_advantages
 
-EXAMPLE = f"{ROOT}/examples/estimator.py:median"
 HEAD = "import numpy as np\nfrom bnpo_estimators import RewardBatch, estimator\n"
 CENTRED = "batch.rewards - batch.accuracies"
 
@@ -40,7 +35,7 @@ def parse(algo, *flags):
     return parse_train_config(["--preset", "tiny", "--algo", algo, *flags], has_cuda=False)[0]
 
 
-@pytest.mark.parametrize("name", ["bnpo", "opo", "gdpo", "remax", "maxrl", "reinforce_pp", "eb"])
+@pytest.mark.parametrize("name", ["bnpo", "gdpo", "remax", "reinforce_pp"])
 def test_a_built_in_estimator_in_a_users_file_gives_the_same_bits(write, name):
     """With one reward and with several, weighted, decomposed and with failed answers."""
     found = ESTIMATORS[name]
@@ -120,14 +115,11 @@ TWO_CALLS = "mine: two calls for one batch gave different advantages; let it dep
     ("text", "message"),
     [
         ("other = 1\n", r"mine: is not a function that @estimator\(\) registers: `@estimator"),
-        (returning(CENTRED, ""), r"mine: is not a function that @estimator\(\) registers"),
         (returning(CENTRED, "@estimator"), "cannot be imported: line 3: TypeError: estimator"),
         (returning(CENTRED, NEEDS), "line 3: ValueError: @estimator: needs='length' is unknown"),
         (returning(CENTRED).replace("batch: RewardBatch", ""), "mine: TypeError: mine.. takes 0"),
         ("def mine(:\n", r"cannot be imported: SyntaxError: invalid syntax .*line 3\)"),
-        ("import absent_module\n", "imported: line 3: ModuleNotFoundError: No module named 'abs"),
         (returning("1 / 0"), "mine: line 5: ZeroDivisionError: division by zero"),
-        (returning("exit(0)"), "mine: line 5: SystemExit: 0"),
         (returning("batch.accuracies"), SHAPE),
         (returning(DEVIATION), NOT_FINITE),
         (returning(f"({CENTRED}) * np.random.random()"), TWO_CALLS),
@@ -140,40 +132,3 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(write, text, message,
     monkeypatch.setenv("WORLD_SIZE", "1")
     with refused(message):
         prepare_run(parse(algo))
-
-
-def test_a_resumed_run_uses_the_estimator_that_it_started_with(tmp_path, monkeypatch):
-    """Also what its file imports from beside it."""
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    run, file, helper = tmp_path / "run", tmp_path / "of_run.py", tmp_path / "beside_of_run.py"
-    (tmp_path / "json.py").write_text("raise RuntimeError('in place of a library')\n")
-    file.write_text(
-        HEAD + "import json\nfrom beside_of_run import half\n" + returning(f"half * ({CENTRED})")
-    )
-    helper.write_text("half = 0.5\n")
-    algo = f"{file}:mine"
-    flags = ("--output-dir", str(run))
-    prepared = prepare_run(parse(algo, *flags))
-    claim_folder(prepared.config, prepared.data_facts)
-    prepared.lock.release()
-    saved = json.loads((run / "config.json").read_text())
-    assert saved["algo"] == algo
-    assert list(saved["algo_sha256"]) == [algo]
-    prepare_run(parse(algo, *flags, "--resume")).lock.release()
-    helper.write_text("half = 0.25\n")
-    with pytest.raises(InputError, match="would change the run: algo_sha256 has changed"):
-        prepare_run(parse(algo, *flags, "--resume"))
-    allowed = (*flags, "--resume", "--allow-changes", "algo_sha256")
-    prepare_run(parse(algo, *allowed)).lock.release()
-
-
-def test_folder_and_page_of_a_run_with_an_estimator_of_ones_own():
-    config = parse(EXAMPLE)
-    assert str(config.folder.output_dir) == "runs/tiny-median-seed0"
-    rows = [{"rewards": {"accuracy": value}, "tokens": 3} for value in (1.0, 0.0)]
-    settings = {"samples_per_question": 2, "decompose": False, "rewards": ["accuracy"]}
-    settings |= {"algo": "of/another/machine.py:median", "beta_moments": "sample"}
-    found = all_advantages(rows, settings)
-    assert found["reinforce"] == [0.5, -0.5]
-    assert found.keys() == ESTIMATORS.keys() - {"remax", "beta", "pass_at_k", "weight"}

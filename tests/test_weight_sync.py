@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from bnpo.config import TINY_MODEL
-from bnpo.files import ROOT, InputError
-from bnpo.policy.memory import ModelShape, check_sampler_ranks
 from bnpo.policy.weight_sync import comparable
 from conftest import json_lines, report_of, run_ranks
 
@@ -159,17 +157,3 @@ def test_a_shard_is_compared_with_its_part_of_the_whole():
         assert torch.equal(*comparable(columns, shard, place))
         assert not torch.equal(*comparable(columns, shard, 1 - place))
         assert not torch.equal(*comparable(columns, shard + 1, place))
-
-
-@pytest.mark.parametrize(("size", "ranks_here"), [(3, 4), (5, 5), (3, 3)])
-def test_what_cannot_be_shared_is_refused(size, ranks_here):
-    """Three ranks do not divide four, five not the 12 heads, three not the width."""
-    shape = ModelShape(ROOT / "data" / "models" / "Qwen2.5-Math-1.5B")
-    for fitting in (1, 2, 4):  # of two key heads, ranks hold the same
-        check_sampler_ranks(shape, fitting, 4)
-    message = (
-        f"--sampler-ranks {size}: must divide the {ranks_here} ranks of a machine, 12 heads and a "
-        "width of 8960"
-    )
-    with pytest.raises(InputError, match=message):
-        check_sampler_ranks(shape, size, ranks_here)

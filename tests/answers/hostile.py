@@ -11,8 +11,6 @@ from random import Random
 MARKER = "hostilecanary"
 """Part of every text that is code: names the file it would make, and what to look for where code
 is compiled."""
-CANARIES = (MARKER, f"../{MARKER}", f"/tmp/{MARKER}")
-"""Files, from the working directory, that exist only after such a text was run."""
 _LINES = Path(__file__).with_name("hostile.jsonl").read_text(encoding="utf-8").splitlines()
 PAIRS: list[tuple[str, str]] = [tuple(json.loads(line).values()) for line in _LINES]
 """References and texts: about 1 % can keep a worker busy for as long as it may run."""

@@ -1,49 +1,35 @@
 """What a grader must survive: any text that a model can write."""
 
-import json
 import os
-import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from hostile import CANARIES, PAIRS, huge_pairs, repeated_tokens
+from hostile import PAIRS, huge_pairs, repeated_tokens
 
+from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import REWARDS
 from mathequal import final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
-from processes import left_after
 
 
-def is_empty(answer: str | None) -> bool:
-    return re.sub(r"\\text|\\q?quad|\\[,;:!> ]|[\s{}$~]", "", answer or "") == ""
-
-
-@pytest.mark.program
 @pytest.mark.extra
-def test_hostile_texts_are_graded_without_a_trace(tmp_path, environment):
-    here = tmp_path / "here"
-    here.mkdir()
-    canaries = [here / canary for canary in CANARIES]
-    assert not any(canary.exists() for canary in canaries)
-    program = str(Path(__file__).with_name("grade_hostile.py"))
-    command, streams = [sys.executable, program, "0.5"], {"capture_output": True}
-    done = subprocess.run(command, cwd=here, env=environment, text=True, **streams)
-    assert done.returncode == 0, done.stderr[-3000:]
-    report = json.loads(done.stdout)
-    assert report["graded"] > len(PAIRS)
-    assert report["late"] == []
-    assert set(report["values"]) <= {0.0, 1.0}
-    pairs = report["right"]
-    assert [pair for pair in pairs if not pair[0] or is_empty(final_answer(pair[1], True))] == []
+def test_hostile_texts_are_graded():
+    pairs = [*PAIRS, *huge_pairs()]
+    references, texts = zip(*pairs, strict=True)
+    with closing(Grader(workers=2, time_limit=0.5)) as grader:
+        grades = grader(texts, references, tags=True)
+    verdicts = grades.rewards[:, 0].tolist()
+    assert set(verdicts) <= {0, 1}
+    assert [
+        pair for pair, right in zip(pairs, verdicts, strict=True) if right and not pair[0]
+    ] == []
     # Or nothing hostile is left among the texts
-    assert report["failures"]["timeout"] >= 10, report["failures"]
-    assert list(here.iterdir()) == []
-    assert [canary for canary in canaries if canary.exists()] == []
-    assert left_after(environment, 5) == []
+    assert grades.failures["timeout"] >= 10, grades.failures
 
 
 RECORD_WHAT_VERDICTS_DO = """

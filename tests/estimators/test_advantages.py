@@ -161,17 +161,6 @@ def test_a_question_with_one_answer_left_does_not_count(algo):
     assert not advantages(algo, rewards, everything, rescale_advantages=True).any()
 
 
-@pytest.mark.parametrize("algo", ESTIMATORS)
-def test_rewards_of_one_kind_need_no_third_dimension(algo):
-    rng = np.random.default_rng(0)
-    rewards, failed = rng.integers(0, 2, (5, 4)), rng.random((5, 4)) < 0.2
-    extra = {"lengths": rng.integers(1, 9, (5, 4)), "failed": failed}
-    greedy = rng.integers(0, 2, 5)
-    found = advantages(algo, rewards.tolist(), extra | {"greedy_rewards": greedy.tolist()})
-    expected = advantages(algo, rewards[..., None], extra | {"greedy_rewards": greedy[:, None]})
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_failed_answers_by_hand():
     """Of question 0 the answers 1, 0, 0 are left, so p = 1/3. Both questions have f = 1."""
     rewards = np.array([[[1.0], [0], [0], [1]], [[1], [1], [0], [0]]])
@@ -301,7 +290,6 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method(), [[[0.0], [np.nan]]], {}, "question 0, answer 1, is nan.*pass its `ranges`"),
         (Method(), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, "reward 0 .* is -1.0, outside"),
         (Method(), [[[0.0], [1.0]], [[1.0]]], {}, "the same number of answers to every question"),
-        (Method(), np.zeros((2, 0, 1)), {}, "none empty"),
         (Method(), np.zeros(3), {}, r"must be \[questions, answers\] or \[questions, answers, re"),
         (Method("remax"), BLANK, {}, "grade one greedy answer per question"),
         (Method("remax"), BLANK, {"greedy_rewards": np.zeros((2, 2))}, GREEDY_SHAPE),
@@ -309,18 +297,10 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method("reinforce_pp"), BLANK, {}, "reinforce_pp needs lengths"),
         (Method("opo"), BLANK, {"lengths": np.ones((2, 1))}, LENGTHS_SHAPE),
         (Method("beta"), BLANK, {}, "`algo='beta'` and `beta_parameters` go together"),
-        (Method("bnpo", beta_parameters=(1, 1)), BLANK, {}, "go together"),
         (Method("beta", beta_parameters=(1, 101)), BLANK, {}, BETA_LIMITS),
-        (Method("beta", beta_parameters=(np.nan, 1)), BLANK, {}, "are nan 1, must be above 0"),
         (Method("pass_at_k"), BLANK, {}, "`algo='pass_at_k'` and `k` go together, as in `k=4`"),
-        (
-            Method("pass_at_k", k=2),
-            BLANK,
-            {},
-            "`k`: is 2, must be from 1 to 1, below the number of",
-        ),
+        (Method("pass_at_k", k=2), BLANK, {}, K_LIMITS),
         (Method("gdpo", decompose=True), BLANK, {}, "use `decompose=False`"),
-        (Method("weight"), BLANK, {}, "`algo='weight'` and `weight` go together"),
         (Method(reward_weights=(1, 0.2)), BLANK, {}, "are 1 0.2, must be one for each of the 1"),
         (Method(reward_weights=(0, 0)), TWO_REWARDS, {"ranges": (-9, 9)}, "are 0 0, must not be"),
         (Method(reward_weights=(np.nan,)), BLANK, {}, "are nan, must not be below 0, nor all 0"),

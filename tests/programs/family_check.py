@@ -54,9 +54,7 @@ def plain_scores(folder: Path, dtype: str) -> tuple[np.ndarray, list[str]]:
     with torch.no_grad():
         logits = model(row).logits[0, len(PROMPTS[0]) - 1 : -1, : len(TOKENIZER)].double()
     scores = torch.log_softmax(logits, -1).gather(1, row[0, len(PROMPTS[0]) :, None])[:, 0]
-    return scores.numpy(), [
-        name for kind in ("missing_keys", "unexpected_keys") for name in info[kind]
-    ]
+    return scores.numpy(), [*info["missing_keys"], *info["unexpected_keys"]]
 
 
 def check(model: Path, dtype: str) -> dict:

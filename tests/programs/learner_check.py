@@ -14,17 +14,16 @@ from bnpo.batch import Batch
 from bnpo.policy.learner import Learner
 from bnpo.ranks import gather, trains_in_float16
 
+PASSES = "--ppo-iterations 2 --mini-batches 3"
 SETTINGS = {
     "one update": "",
     "two iterations": "--ppo-iterations 2",
-    "mini-batches": (
-        "--ppo-iterations 2 --mini-batches 3 --aggregation token-mean --offload-optimizer"
-    ),
+    "mini-batches": f"{PASSES} --aggregation token-mean --offload-optimizer",
     "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7",
     # One of three updates per pass must be skipped: its fp32 gradient is not finite, or its loss
     # alone.
-    "infinite gradient": "--ppo-iterations 2 --mini-batches 3",
-    "infinite loss": "--ppo-iterations 2 --mini-batches 3",  # at a temperature that no flag allows
+    "infinite gradient": PASSES,
+    "infinite loss": PASSES,  # at a temperature that no flag allows
     "infinite gradient in bf16": "--dtype bfloat16 --offload-optimizer",
     # Without a second pass, in which rounding would move some tokens over the bounds of the clip
     "fp16": "--dtype float16 --mini-batches 3",
@@ -74,11 +73,8 @@ def fixed_batch(setting: str = "one update") -> tuple[Batch, np.ndarray]:
 
 def buffers_in_bf16(model: str) -> list[dict]:
     """Return types and values of the buffers of a bf16 learner, as loaded and after resuming."""
-    config, folder = (
-        config_of("--dtype bfloat16 --model", model),
-        Path(model, f"resume-{dist.get_world_size()}"),
-    )
-    found = []
+    config, found = config_of("--dtype bfloat16 --model", model), []
+    folder = Path(model, f"resume-{dist.get_world_size()}")
     for resumes in (False, True):
         learner = Learner(model, VOCABULARY[0], config)
         if resumes:
