@@ -286,9 +286,7 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     run.mkdir(exist_ok=True)
     claim_folder(prepared.config, prepared.data_facts)
     prepared.lock.release()
-    with refused(
-        r"holds a run\. Continue it with --resume, delete the folder, or choose"
-    ):
+    with refused(r"holds a run\. Continue it with --resume, delete the folder, or choose"):
         prepare_run(parse(*flags, "--model", "nobody/absent"))  # before it is downloaded
     prepare_run(parse(*flags, "--resume")).lock.release()
     saved = run / "config.json"
