@@ -130,6 +130,7 @@ def missing(*names: str) -> dict:
         ("--seed -1", {}, "--seed: is -1, must be greater than or equal to 0"),
         ("--grader none.py:f", {}, "--grader: unknown grader 'none.py:f'; known: default"),
         ("--ckpt no/where/else", {}, "no such model folder, nor a hub name"),
+        ("--ckpt data/nope", {}, "data/nope: no such model folder, though data/ exists"),
         ("", missing("amc23"), "no such data file; `python scripts/prepare_data.py --only amc23`"),
         # Data are looked for before the model
         ("--ckpt A/b", missing("x", "y"), "y.jsonl: no such data files; `python scripts/prepare_d"),

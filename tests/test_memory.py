@@ -271,6 +271,7 @@ def test_wrong_models_data_and_gpus_are_named(tmp_path):
     for name, message in (("a", ":1: field 'problem' is missing"), ("b", ": no such data file")):
         with refused(f"{name}.jsonl{message}"):
             training_inputs(config("--train-data", f"{tmp_path}/{name}.jsonl", "--eval-every", "0"))
+    assert data_sheet("A100") == data_sheet("A100-80GB")
     with refused("--gpu: unknown GPU 'H99'; known: A100-80GB, H20, H100, "):
         data_sheet("H99")
 

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bnpo.files import (
+    ROOT,
     InputError,
     data_name,
     line_of,
@@ -147,8 +148,10 @@ def _kind(source: str) -> str:
     if _folder_and_config(source):
         return "folder"
     if not os.path.isfile(source):  # unlike Path.is_file, False for names that are too long
-        cure = f"`python scripts/prepare_data.py --only {Path(source).stem}` downloads the sets of "
-        cure += f"data/README.md. Data sets of the hub are {HUB_FORM}"
+        stem = Path(source).stem
+        cure = f"correct the path. Data sets of the hub are {HUB_FORM}"
+        if stem in json.loads(read_text(ROOT / "data" / "manifest.json"))["sets"]:
+            cure = f"`python scripts/prepare_data.py --only {stem}` downloads it"
         if "," in source:
             cure = f"separate sources by blanks: --train-data {source.replace(',', ' ')}"
         raise InputError(f"{source}: no such data file; {cure}")

@@ -39,10 +39,14 @@ def data_sheet(gpu: str | None) -> tuple[int, float, float]:
     InputError.
     """
     known = {name.replace(" ", "-"): name for name in SHEETS}
-    if gpu not in known:
+    meant = [name for name in known if name == gpu] or [
+        name for name in known if gpu and name.startswith(f"{gpu}-")
+    ]
+    if len(meant) != 1:
         raise InputError(f"--gpu: unknown GPU '{gpu}'; known: {', '.join(known)}")
-    memory, bandwidth = SHEETS[known[gpu]]
-    return int(memory * GIB), bandwidth * 1e12, PEAKS[known[gpu]] * 1e12
+    sheet = known[meant[0]]
+    memory, bandwidth = SHEETS[sheet]
+    return int(memory * GIB), bandwidth * 1e12, PEAKS[sheet] * 1e12
 
 
 def sampling_seconds(

@@ -260,7 +260,7 @@ def summary(run: Path) -> str:
     if not lines:
         raise InputError(
             f"{run}: has no metrics.jsonl with a step in it. Name the folder of a run that has "
-            "started"
+            "started; of an evaluation, the page without --text shows the scores"
         )
     # The values of every metric, without those of steps that did not log it
     values: dict[str, list[float]] = defaultdict(list)
@@ -276,7 +276,8 @@ def summary(run: Path) -> str:
     }
     for name, metric in metrics.items():
         if metric in values:
-            rows[name] = f"{values[metric][0]:.4g} -> {values[metric][-1]:.4g}"
+            first, last = values[metric][0], values[metric][-1]
+            rows[name] = f"{first:.4g} -> {last:.4g}" if len(values[metric]) > 1 else f"{first:.4g}"
     kinds = [
         name for name in values if name == "reward/timeouts" or name.startswith("reward/errors/")
     ]

@@ -147,7 +147,7 @@ def chosen_suite(config: EvalConfig, model: Path) -> Suite:
 def prepare_job(config: EvalConfig, dtype: str) -> Job:
     """Check and read all that is needed to evaluate --ckpt."""
     suite = chosen_suite(config, models.local_folder(config.ckpt) or Path(config.ckpt))
-    suite_problems(suite)  # for its checks: before anything of a model is downloaded
+    suite_problems(suite)  # for its checks, before anything of a model is downloaded
     folder = models.model_folder(config.ckpt, weights=False)
     tokenizer = models.load_tokenizer(folder, suite.longest)
     evaluation = Evaluation.prepare(suite, tokenizer, config.seed)

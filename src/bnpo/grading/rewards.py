@@ -187,7 +187,10 @@ def users_rewards(
 def _function(reward: str, source: str) -> Callable:
     file, _, name = reward.rpartition(":")
     try:
-        return getattr(_load(file, source), name)
+        module = _load(file, source)
+        if not hasattr(module, name):
+            raise AttributeError(f"the file defines no {name}")
+        return getattr(module, name)
     except (Exception, SystemExit) as error:
         raise ImportError(line_of(error)) from error
 

@@ -96,6 +96,11 @@ def local_folder(model: str) -> Path | None:
         raise InputError(
             f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it"
         )
+    if folder.parent.is_dir() and folder.parent != Path() and "@" not in model:
+        raise InputError(
+            f"{model}: no such model folder, though {folder.parent}/ exists; correct the path, or "
+            f"write {model}@main if you mean a model of the hub"
+        )
     name, revision = split_revision(model)
     is_name = name.count("/") == 1 and name[0] not in "./~" and name[-1] != "/"
     if not is_name or (revision is not None and not re.fullmatch(REVISION, revision)):
