@@ -101,8 +101,7 @@ def test_results_that_are_there_are_printed_and_regraded(once, tmp_path):
     """No model is loaded."""
     out, rule = tmp_path / "out", tmp_path / "mine.py"
     shutil.copytree(once, out)
-    # Narrow, but the titles of tables stay whole
-    output = evaluate(out, *ARITHMETIC, *WHOLE, environment={"COLUMNS": "60"})
+    output = evaluate(out, *ARITHMETIC, *WHOLE)
     assert "800 samples, 800 already there" in output
     assert "scores in %, with standard errors over problems, by the rule default" in output
     rule.write_text("def starts(text, reference):\n    return text.startswith(reference[:1])\n")
