@@ -19,6 +19,7 @@ from bnpo.policy.memory import (
     check_memory,
     check_sampler_ranks,
     held_memory,
+    memory_cures,
     sampler_settings,
 )
 from bnpo.policy.sampling import EngineSettings
@@ -88,8 +89,8 @@ def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler():
     [
         ("7b", 1, [], r"'sampling' takes 1\d\d\.\d GiB per rank, of which 85.1 are 'optimizer'; t"),
         ("7b", 1, [], r"7B: does not fit 1 x 79\.2 GiB of .*; try .*--lora-rank 32, more ranks, "),
-        ("7b", 4, ["--gpu-memory", "0.5"], r"'sampling' takes .* are 'sampler'; try a lower "),
-        ("7b", 8, ["--no-gradient-checkpointing"], r"'update' takes .* are 'activations'; try "),
+        ("7b", 4, ["--gpu-memory", "0.5"], r"are 'sampler'; try the default of --gpu-"),
+        ("7b", 8, ["--no-gradient-checkpointing"], r"; try a lower --mic.*, --gradient-c"),
         ("1.5b", 1, ["--gpu-memory", "0.05"], r"the sampler needs \d\.\d GiB; raise --gpu-memory"),
     ],
 )
@@ -97,6 +98,13 @@ def test_what_cannot_fit_is_one_line_with_the_largest_part(model, ranks, flags, 
     text = planned(model, ranks, *flags).problem
     assert re.search(message, text)
     assert "\n" not in text
+
+
+def test_what_a_run_does_already_is_no_cure():
+    flags = ("--offload-optimizer", "--offload-weights", "--sampler-ranks", "2")
+    assert memory_cures(config(*flags), 2) == "--lora-rank 32, more ranks (docs/gpus.md)"
+    flags += ("--lora-rank", "8")
+    assert memory_cures(config(*flags), 2) == "more ranks (docs/gpus.md)"
 
 
 @pytest.fixture
@@ -141,9 +149,9 @@ def test_a_sampler_gets_no_more_than_it_can_use(settings_of):
 @pytest.mark.parametrize(
     ("free", "flags", "message"),
     [
-        (0, (), r"beside the learner 0\.0 GiB .* left for the sampler, which needs .*\. Use --off"),
-        (GPU // 2, ("--gpu-memory", "0.6"), r"would get 47\.5\. Lower or omit --gpu-memory, or us"),
-        (GPU, ("--gpu-memory", "0.05"), r"which needs \d+\.\d and would get 4\.0\. Lower or omit "),
+        (0, (), r"beside the learner 0\.0 GiB .* left for the sampler, .*; try --lora-rank"),
+        (GPU // 2, ("--gpu-memory", "0.6"), r"would get 47\.5; try the default of --gpu-memory"),
+        (GPU, ("--gpu-memory", "0.05"), r"which needs \d+\.\d and would get 4\.0; try the d"),
     ],
 )
 def test_a_sampler_that_does_not_fit_is_refused_by_what_is_measured(
@@ -224,7 +232,7 @@ def test_hours_follow_from_bytes_and_operations():
     # than reading. The last answers wait for the longest.
     many = 600 * 0.0668 + (9 * 600 + 3072) * 0.005
     assert seconds_on_h20(1280, 600, 3072) == pytest.approx(many, rel=1e-2)
-    seconds, _ = plan_training(config(), inputs(), Planning(gpu="H20", gpus=4))
+    seconds = plan_training(config(), inputs(), Planning(gpu="H20", gpus=4)).seconds
     operations = 6 * 1_543_714_304 * 32 * (103 + 16 * 600)
     assert seconds["updates"] == pytest.approx(1170 * operations / (4 * 148e12 * 0.35))
     assert 0 < seconds["evaluations"] < seconds["sampling"] / 10
@@ -249,7 +257,7 @@ def test_a_plan_compares_the_numbers_of_ranks_per_sampler_that_fit(
 ):
     """3 of 6 ranks cannot share a sampler of 2 key heads. 600 tokens per answer."""
     settings = config("--preset", f"paper-{model}", *flags)
-    _, lines = plan_training(settings, inputs(model), Planning(gpu=gpu, gpus=gpus))
+    lines = plan_training(settings, inputs(model), Planning(gpu=gpu, gpus=gpus)).lines
     compared = [line for line in lines if line.startswith("seconds per step by --sampler-ranks: ")]
     assert len(compared) == bool(expected)
     if expected:
@@ -296,5 +304,9 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     assert "\n40 answers per evaluation, of at most 128 tokens, at temperature " in printed
     assert re.search(r"0\.\d GPU-hours ", printed)
     assert not run.exists()
+    failed = python("scripts/plan.py", "--gpu", "H100", *train, "--gpu-memory", "0.001")
+    assert "\nweights " in failed.stdout
+    assert failed.returncode
+    assert re.match(r"error: .*: does not fit 1 x 79\.1 GiB .*; raise --gpu-mem", failed.stderr)
     failed = python("scripts/plan.py", "--gpu", "H100", "--gpus", "3", *train)
     assert failed.stderr.startswith("error: --questions-per-step 32 cannot be divided by 3 ranks.")

@@ -55,8 +55,10 @@ def plan_rows(rows: Sequence[Row], planning: Planning, rows_at_once: int | None)
             print(
                 f"\nsettings of {trained[0].name}:\n{json.dumps(flat_settings(config), indent=2)}"
             )
-            memory = plan_training(config, training, planning)[1] if planning.gpu else []
-            print(*training.lines, *memory, sep="\n")
+            print(*training.lines, sep="\n")
+            if planning.gpu:
+                plan = plan_training(config, training, planning)
+                print(*plan.lines, *filter(None, [plan.problem]), sep="\n")
         print(*evaluation.lines, sep="\n")
     print(
         f"\nThe hours assume {planning.answer_tokens} tokens per answer (--answer-tokens), and "
@@ -135,7 +137,7 @@ def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     hours = (sampling + START_SECONDS) / 3600
     if row.train is None:
         return RowCost(0, 0, hours)
-    seconds, _ = plan_training(row.train, training, planning)
+    seconds = plan_training(row.train, training, planning).seconds
     hours = hours + sum(seconds.values()) / 3600 if seconds else None
     return RowCost(*checkpoints(row.train, training.shape, training.steps), hours)
 

@@ -7,10 +7,11 @@ import numpy as np
 
 from bnpo.config import TrainConfig, changed_settings
 from bnpo.evaluation.program import EvalConfig, chosen_suite
+from bnpo.files import InputError
 from bnpo.policy.folder import local_folder
 from bnpo_estimators import exact_objective, exact_weight, method_gains
 from planner import Planning
-from planner.hours import START_SECONDS, plan_training, sampling_seconds
+from planner.hours import START_SECONDS, TrainingPlan, plan_training, sampling_seconds
 from planner.inputs import evaluation_inputs, training_inputs
 
 ACCURACIES = np.array([0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99])
@@ -38,12 +39,14 @@ def objective_lines(config: TrainConfig) -> list[str]:
 
 def dry_run_training(config: TrainConfig, planning: Planning | None = None) -> None:
     """Print what `train.py` would do, and with `planning` the memory and hours that it would take.
-    Raises InputError for what it would refuse.
+    Raises InputError for what it would refuse, and for a run that does not fit the GPUs.
     """
     inputs = training_inputs(config)
-    seconds, lines = plan_training(config, inputs, planning) if planning else ({}, [])
-    lines = [*changed_settings(config), *inputs.lines, *objective_lines(config), *lines]
-    print_plan(lines, seconds, planning)
+    plan = plan_training(config, inputs, planning) if planning else TrainingPlan([])
+    lines = [*changed_settings(config), *inputs.lines, *objective_lines(config), *plan.lines]
+    print_plan(lines, plan.seconds, planning)
+    if plan.problem:
+        raise InputError(plan.problem)
     if planning is None:
         print("all settings: python train.py --print-config ...")
         print("memory and hours on GPUs: python scripts/plan.py --gpu H100 train.py ...")

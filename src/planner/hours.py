@@ -1,6 +1,6 @@
 """The hours of a run on GPUs that need not be there, estimated from data sheets."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import ceil
 
 from bnpo.config import TrainConfig
@@ -10,7 +10,7 @@ from bnpo.policy.sampling import MOST_SEQUENCES
 from bnpo.policy.speed import PEAKS
 from planner import Planning
 from planner.inputs import Inputs
-from planner.memory import MemoryPlan, plan_memory
+from planner.memory import RANKS_PER_MACHINE, MemoryPlan, plan_memory
 
 # GiB of memory as torch reports it, rounded down, and bandwidth in 10^12 bytes per second
 SHEETS = {
@@ -31,7 +31,6 @@ MFU = 0.35  # share of the operations that an update reaches
 # launching kernels
 PASS_SECONDS = 0.005
 START_SECONDS = 180.0  # imports, loading models, CUDA graphs
-RANKS_PER_MACHINE = 8
 
 
 def data_sheet(gpu: str | None) -> tuple[int, float, float]:
@@ -113,14 +112,17 @@ def compare_sampler_ranks(config: TrainConfig, inputs: Inputs, planning: Plannin
     ]
 
 
-def plan_training(
-    config: TrainConfig, inputs: Inputs, planning: Planning
-) -> tuple[dict[str, float], list[str]]:
-    """Return the seconds of a run by what takes them, and lines about their
-    memory.
+@dataclass(frozen=True)
+class TrainingPlan:
+    """What a run needs of its GPUs."""
 
-    There are no seconds if the run does not fit. Raises InputError for an unknown GPU.
-    """
+    lines: list[str]  # on its memory
+    seconds: dict[str, float] = field(default_factory=dict)  # by what takes them; none: see problem
+    problem: str = ""  # one line on why the run does not fit and what to try
+
+
+def plan_training(config: TrainConfig, inputs: Inputs, planning: Planning) -> TrainingPlan:
+    """Return what a run needs. Raises InputError for an unknown GPU."""
     shape, every = inputs.shape, config.logging.eval_every
     ranks, sharing = planning.gpus or 1, config.hardware.sampler_ranks
     memory, _, _ = data_sheet(planning.gpu)
@@ -134,7 +136,7 @@ def plan_training(
         lines.append(f"CPU memory per rank: {plan.offloaded / GIB:.1f} GiB")
     lines += compare_sampler_ranks(config, inputs, planning)
     if plan.problem:
-        return {}, [*lines, plan.problem]
+        return TrainingPlan(lines, problem=plan.problem)
     lines.append(
         f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once"
     )
@@ -148,4 +150,4 @@ def plan_training(
         * sampling_seconds(inputs, planning, inputs.eval_answers, sharing, plan.sequences),
         "start": START_SECONDS,
     }
-    return seconds, lines
+    return TrainingPlan(lines, seconds)

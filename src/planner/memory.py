@@ -26,9 +26,11 @@ from bnpo.policy.memory import (
     gathered_memory,
     held_memory,
     logit_bytes,
+    memory_cures,
     scoring_memory,
 )
 
+RANKS_PER_MACHINE = 8
 CONTEXTS = 3 * 2**29  # a rank's CUDA context with its kernels, and NCCL's buffers
 
 
@@ -147,11 +149,10 @@ def plan_memory(
     problem = ""
     if parts.total() > USABLE * gpu:
         part, taken = parts.most_common(1)[0]
+        cures = memory_cures(config, min(ranks, RANKS_PER_MACHINE), phase == "update")
         problem = (
             f"'{phase}' takes {parts.total() / GIB:.1f} GiB per rank, of which {taken / GIB:.1f} "
-            f"are '{part}'; try a lower --micro-batch-tokens or --gpu-memory, "
-            "--gradient-checkpointing, --lora-rank 32, more ranks, --offload-optimizer, "
-            "--sampler-ranks 2 or --offload-weights (docs/gpus.md)"
+            f"are '{part}'; try {cures}"
         )
     elif share < needs.least:
         problem = (

@@ -144,6 +144,26 @@ def check_sampler_ranks(shape: ModelShape, size: int, ranks_here: int) -> None:
         )
 
 
+def memory_cures(config: TrainConfig, ranks_here: int, while_updating: bool = False) -> str:
+    """Return the changes that lower the memory of a GPU and that `config` does not make already, in
+    the order in which docs/gpus.md recommends them, for a machine with `ranks_here` ranks.
+
+    The activations of an update count only `while_updating`.
+    """
+    hardware = config.hardware
+    helps = {
+        "the default of --gpu-memory": hardware.gpu_memory,
+        "a lower --micro-batch-tokens": while_updating,
+        "--gradient-checkpointing": while_updating and not hardware.gradient_checkpointing,
+        "--lora-rank 32": not config.update.lora_rank,
+        "more ranks": True,
+        "--offload-optimizer": not hardware.offload_optimizer,
+        "--sampler-ranks 2": hardware.sampler_ranks == 1 and ranks_here % 2 == 0,
+        "--offload-weights": not hardware.offload_weights,
+    }
+    return ", ".join(change for change, does in helps.items() if does) + " (docs/gpus.md)"
+
+
 def check_memory(shape: ModelShape, config: TrainConfig) -> None:
     """Raise InputError if the learner cannot be loaded on this machine, or its ranks cannot share
     samplers.
@@ -151,7 +171,6 @@ def check_memory(shape: ModelShape, config: TrainConfig) -> None:
     ranks, here = int(os.environ.get("WORLD_SIZE", "1")), ranks_here()
     check_sampler_ranks(shape, config.hardware.sampler_ranks, here)
     held, in_cpu_memory = held_memory(shape, config, ranks)
-    cures = "--lora-rank 32, or more machines (docs/gpus.md)"
     if torch.cuda.is_available():
         gpus = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
         gpu = min(properties.total_memory for properties in gpus)
@@ -159,15 +178,15 @@ def check_memory(shape: ModelShape, config: TrainConfig) -> None:
             part, size = held.most_common(1)[0]
             raise InputError(
                 f"{config.data.model}: the learner needs {held.total() / GIB:.1f} GiB of each GPU, "
-                f"of which {size / GIB:.1f} are '{part}'; a GPU has {gpu / GIB:.1f}. Try more "
-                f"ranks, --offload-optimizer, --offload-weights, {cures}"
+                f"of which {size / GIB:.1f} are '{part}'; a GPU has {gpu / GIB:.1f}; try "
+                f"{memory_cures(config, here)}"
             )
     else:
         in_cpu_memory += held.total()
     if here * in_cpu_memory > (memory := psutil.virtual_memory().total):
         raise InputError(
             f"{config.data.model}: needs {here * in_cpu_memory / GIB:.0f} GiB of CPU memory, this "
-            f"machine has {memory / GIB:.0f}; try {cures}"
+            f"machine has {memory / GIB:.0f}; try --lora-rank 32 or more machines (docs/gpus.md)"
         )
 
 
@@ -195,12 +214,10 @@ def sampler_settings(shape: ModelShape, config: TrainConfig, longest: int) -> En
         sizes = gather((int(share * total), free))  # [ranks] of (bytes of the sampler, free bytes)
         size, free = max(sizes, key=lambda of_rank: of_rank[0] - of_rank[1])
         if size > max(free, 0) or min(sizes)[0] < needs.least:
-            cure = "Lower or omit --gpu-memory, or use" if hardware.gpu_memory else "Use"
             raise InputError(
                 f"beside the learner {max(0, free) / GIB:.1f} GiB of a GPU are left for the "
-                f"sampler, which needs {needs.least / GIB:.1f} and would get {size / GIB:.1f}. "
-                f"{cure} --offload-optimizer, --lora-rank 32, --sampler-ranks 2 or more ranks "
-                "(docs/gpus.md)"
+                f"sampler, which needs {needs.least / GIB:.1f} and would get {size / GIB:.1f}; "
+                f"try {memory_cures(config, ranks_here())}"
             )
         sequences = needs.sequences(min(sizes)[0])
     return EngineSettings(
