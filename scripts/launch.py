@@ -107,7 +107,15 @@ def run_launcher(flags: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # under nohup, SIGHUP stays ignored
             signal.signal(number, pass_on)
-    return launched.wait()
+    status = launched.wait()
+    if status == 256 - signal.SIGKILL:  # of a rank, as DeepSpeed passes it on
+        print(
+            "error: a rank was killed by signal 9. Often it is the kernel, for lack of memory "
+            "(`dmesg` says so). DeepSpeed's line above may name another rank. --resume continues "
+            "from the last checkpoint",
+            file=sys.stderr,
+        )
+    return status
 
 
 def end_with_this_process() -> None:

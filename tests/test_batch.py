@@ -214,11 +214,12 @@ def test_metrics_are_those_of_what_is_trained(tmp_path):
         "tokens/per_second": lengths.sum() / 4,
     }
     # Each parameter 6 times per token; 12 per layer, hidden unit and pair of tokens. Only the first
-    # question's answers have a gradient, and its prompt has one token. They begin with "bad, ".
-    common = 5
-    pairs = 0.5 + sum(length**2 / 2 + length for length in lengths[0]) - common**2 / 2 - common
+    # question's answers have a gradient. Their texts have a prompt of one token, but not the last
+    # token of the answer, and begin alike: with the prompt and "bad, ".
+    common = 1 + 5
+    pairs = sum(length**2 / 2 for length in lengths[0]) - common**2 / 2
     shape = model.config
-    operations = 6 * model.num_parameters() * (1 + lengths[0].sum() - common)
+    operations = 6 * model.num_parameters() * (lengths[0].sum() - common)
     operations += 12 * shape.num_hidden_layers * shape.hidden_size * pairs
     expected["update/tflop"] = operations / 1e12
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)

@@ -220,9 +220,13 @@ def has_signal(
     """Return whether the answers to each question that have not failed differ in one of these
     rewards, [q].
     """
-    # Rewards of each question's first answer that has not failed, [q, 1, K]
-    first = rewards[np.arange(len(rewards)), failed.argmin(axis=1)][:, None]
-    return ((rewards != first) & ~failed[:, :, None]).any(axis=(1, 2))
+    return np.array(
+        [
+            len(np.unique(of_question[~lost], axis=0)) > 1
+            for of_question, lost in zip(rewards, failed, strict=True)
+        ],
+        dtype=bool,
+    )
 
 
 def all_wrong_energy(

@@ -281,13 +281,19 @@ class Ranks:
         # A collective fails when another rank has ended, which shows its error. If all ranks find
         # the same error, the first one of the machine shows it. The launcher then signals the
         # others, which have nothing to add. Torch has no class for gloo's errors
-        is_echo = isinstance(error, dist.DistError) or "gloo" in str(error)
+        is_echo = isinstance(error, dist.DistError) or (
+            isinstance(error, RuntimeError) and "gloo" in str(error)
+        )
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
         # If the user has stopped the run, the signal is not the launcher's
         was_asked, waited_since = self._asked, time.monotonic()
-        while is_echo or not (is_first_rank() or was_asked):
+        waits = is_echo or not (is_first_rank() or was_asked)
+        while waits:
             if self._asked:
+                if is_first_rank():
+                    line = "another rank has ended; --resume continues from the last checkpoint"
+                    print(f"error: {line}", file=sys.stderr, flush=True)
                 raise SystemExit(1) from error
             if time.monotonic() - waited_since > LAUNCHER_SECONDS:
                 break  # it is on another machine, or this rank's error is its own

@@ -132,12 +132,13 @@ def _combine(
     """
     k = rewards.shape[2]
     weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)
-    parts, part_weights = [list(range(k))], np.ones(1)
+    # Parts of the rewards, each with the weights of its rewards and its own weight
+    parts = [(list(range(k)), weights, 1.0)]
     if method.decompose:
-        parts, part_weights, weights = [[i] for i in range(k)], weights, np.ones(1)
-    divisor = weights.sum() if estimator.unit_interval else 1.0
+        parts = [([i], np.ones(1), weight) for i, weight in enumerate(weights)]
     weighted, fits = [], []  # weighted: parts x [n, m]
-    for part, part_weight in zip(parts, part_weights, strict=True):
+    for part, weights, part_weight in parts:
+        divisor = weights.sum() if estimator.unit_interval else 1.0
         combined = (rewards[:, :, part] * weights).sum(axis=2) / divisor  # [n, m]
         # Where the rewards of a group are nearly equal, all get the lowest one
         lowest = np.nanmin(combined, axis=1, keepdims=True)  # [n, 1]
@@ -151,7 +152,7 @@ def _combine(
         weighted.append(part_weight * estimator.function(batch))
         accuracies = combined if estimator.unit_interval else combined / weights.sum()
         fits.append(RewardBatch(accuracies, method, weights).fit)
-    return Advantages(np.sum(weighted, axis=0) / sum(part_weights), fits)
+    return Advantages(np.sum(weighted, axis=0) / sum(weight for *_, weight in parts), fits)
 
 
 def try_users_estimator(method: Method, m: int, k: int) -> None:
@@ -214,6 +215,8 @@ def mapped_rewards(
         raise ValueError(f"failed must be [n, m] = {shape}: whether a reward of an answer failed")
     # [K] each
     low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T
+    if not (low < high).all():
+        raise ValueError("ranges must be pairs of a lowest and a higher value")
     # A comparison with nan is False, so this also finds rewards that are not finite.
     inside = (rewards >= low) & (rewards <= high) & np.isfinite(rewards)  # [n, m, K]
     outside = ~inside & known[:, :, None]

@@ -13,7 +13,7 @@ import numpy as np
 
 from bnpo_estimators.beta import BetaFit, fit_beta, inverse_density
 from bnpo_estimators.registry import Estimator, SettingError, estimator, find_estimator
-from bnpo_estimators.weights import shares, weight_values
+from bnpo_estimators.weights import LARGEST_WEIGHT, shares, weight_values
 
 # Up to here 1/f is finite at every accuracy that 500 answers can show
 MAX_BETA_PARAMETER = 100.0
@@ -33,7 +33,7 @@ class Method:
     added first (for bnpo, beta, curverl, eb, pass_at_k and weight averaged)."""
     reward_weights: tuple[float, ...] | None = None
     """Weights of the rewards, in the order of --rewards, such as 1 0.2; the default is 1 for each.
-    A reward with weight 0 is only recorded."""
+    A reward with weight 0 is only recorded, but an answer for which it fails is left out, too."""
     rescale_advantages: bool = False
     """Divide the advantages by their root mean square, so that all methods have the same scale."""
     beta_parameters: tuple[float, float] | None = None
@@ -72,9 +72,14 @@ class Method:
                 raise SettingError(f"{together}, as in `{field_name}={example}`")
         # Comparisons with nan are False, and it must be refused, too
         parameters, limit = self.beta_parameters or (), MAX_BETA_PARAMETER
+        found = f"`beta_parameters`: are {_words(parameters)}"
         if not all(0 < value <= limit for value in parameters):
-            found = f"`beta_parameters`: are {_words(parameters)}"
             raise SettingError(f"{found}, must be above 0 and at most {limit:g}")
+        if parameters and m > 1:
+            largest = inverse_density(shares(m), *parameters).max()
+            if largest > LARGEST_WEIGHT:
+                found += f", whose weight is up to {largest:g} with {m} answers per question"
+                raise SettingError(f"{found}, must be at most {LARGEST_WEIGHT:g}")
         weights = self.reward_weights or (1.0,) * k
         limits = f"must be one for each of the {k} rewards" if len(weights) != k else ""
         if not all(0 <= value < np.inf for value in weights) or not any(weights):
@@ -149,7 +154,10 @@ class RewardBatch:
 
     @cached_property
     def fit(self) -> BetaFit:
-        """The Beta distribution fitted to the accuracies, for rewards in [0, 1]."""
+        """The Beta distribution fitted to the accuracies, for rewards in [0, 1].
+
+        Where its `edge` is "concentrated", `bnpo` takes the density at its mean for all questions.
+        """
         return fit_beta(self.accuracies, self.counts, self.method.beta_moments)
 
 

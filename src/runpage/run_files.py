@@ -147,13 +147,15 @@ def read_answers(path: Path, rows: Sequence[dict], config: Mapping) -> Iterator[
     # Only batches that are trained on are recorded token by token
     tokens_file = path.parent.parent / "tokens" / path.name
     for row in whole_json_lines(tokens_file) if path.parent.name == "rollouts" else []:
-        sampler = np.nan_to_num(row["sampler"])  # log-probabilities [tokens]
+        sampler = np.array(row["sampler"], dtype=float)  # log-probabilities [tokens]
         gap = None
         if row["learner"]:  # rounded to what a colour shows: these are most of a page's bytes
-            gap = [float(f"{value:.2g}") for value in np.nan_to_num(row["learner"]) - sampler]
+            gaps = np.array(row["learner"], dtype=float) - sampler
+            # A value that is not finite is a fault, and gets the full colour
+            gap = [float(f"{value:.2g}") for value in np.nan_to_num(gaps, nan=99.0)]
         recorded[row["place"]] = {
             "texts": row["texts"],
-            "logprobs": sampler.round(2).tolist(),
+            "logprobs": np.nan_to_num(sampler, nan=-99.0).round(2).tolist(),
             "gap": gap,
         }
     for place, row in enumerate(rows):

@@ -289,6 +289,7 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method(), np.array([[[0.0], [1]], [[0], [2]]]), {}, OF_TWO),
         (Method(), [[[0.0], [np.nan]]], {}, "question 0, answer 1, is nan.*pass its `ranges`"),
         (Method(), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, "reward 0 .* is -1.0, outside"),
+        (Method(), [[[1.0], [1.0]]], {"ranges": (1, 1)}, "a lowest and a higher value"),
         (Method(), [[[0.0], [1.0]], [[1.0]]], {}, "the same number of answers to every question"),
         (Method(), np.zeros(3), {}, r"must be \[questions, answers\] or \[questions, answers, re"),
         (Method("remax"), BLANK, {}, "grade one greedy answer per question"),

@@ -190,6 +190,7 @@ def check_references(
         checks[fault] = _without_number(problems)
     else:
         lists = [p for p in problems if LIST_OF_ONE.fullmatch(p.answer.strip())]
+        checks["is a whole solution"] = [p for p in problems if _is_solution(p.answer)]
         # No certain fault: answers of some tasks are lists
         checks["is a list"] = lists if len(lists) > len(problems) / 2 else []
     for fault, faulty in checks.items():
@@ -197,13 +198,20 @@ def check_references(
             first = f"the one of problem {faulty[0].id}, {faulty[0].answer[:60]!r}, {fault}"
             raise InputError(
                 f"{' '.join(sources)}: no answer can match {len(faulty)} of {len(problems)} "
-                f"references: {first}; correct them, or set --answer-field and --answer-pattern"
+                f"references: {first}; correct them, or set --answer-field, or "
+                "--answer-pattern: last_box, or '####\\s*(.*)' for GSM8K"
             )
 
 
 def are_numbers(problems: Sequence[Problem]) -> bool:
     """Return whether the rule last_number can grade answers to `problems`."""
     return len(_without_number(problems)) <= BAD_REFERENCES * len(problems)
+
+
+def _is_solution(reference: str) -> bool:
+    """Return whether a reference ends as in GSM8K, or has a box after a sentence, as in MATH."""
+    before, box, _ = reference.partition("\\boxed")
+    return "####" in reference or (bool(box) and len(before.split()) > 5)
 
 
 def _without_number(problems: Sequence[Problem]) -> list[Problem]:

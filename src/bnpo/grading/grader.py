@@ -95,11 +95,13 @@ class Grader:
     ) -> None:
         right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
+            values = []  # and their texts, in words
             for text in (right, *TRIAL_TEXTS):
                 [[outcome]] = self.submit([text], [example], functions=[reward], fields=fields)
                 value = outcome.result()
                 if not isinstance(value, Failure):
                     self._check_trial(reward, value, text)
+                    values.append(f"{value:g} for {text!r}")
                     continue
                 problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
                 if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
@@ -111,6 +113,9 @@ class Grader:
                     raise InputError(f"{problem}; it must be {needed}, {within}")
                 # Perhaps for this text only
                 print(f"grading: {problem}", file=sys.stderr, flush=True)
+            if values:
+                trial = f"called on trial with the reference {example!r}"
+                print(f"{reward} {trial}: {', '.join(values)}", flush=True)
 
     def _check_trial(self, reward: str, value: float, text: str) -> None:
         """Raise InputError if `value`, a user's reward for a trial text, is outside its range."""

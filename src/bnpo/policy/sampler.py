@@ -107,8 +107,10 @@ class Sampler:
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        # Cached prefixes change last bits, so a resumed run would differ
-        self._llm.reset_prefix_cache()
+        # vLLM keeps the keys and values of earlier prompts, which may be of the weights before the
+        # last sync. They also change last bits, so a resumed run would differ
+        if not self._llm.reset_prefix_cache():
+            raise RunError("vLLM could not drop the keys and values of earlier prompts")
         shares = self._of_sharing_ranks((prompts, seeds))
         # This rank's prompts among those of the engine
         first, count = sum(len(share) for share, _ in shares[: self.place]), len(prompts)
@@ -161,7 +163,8 @@ class Sampler:
             if not engine.has_unfinished_requests():
                 break
             for output in engine.step():
-                yield *unanswered.pop(output.request_id), output.outputs
+                i, greedy = unanswered.pop(output.request_id)
+                yield i, greedy, output.outputs
         if unanswered:  # vLLM returns nothing for requests that it aborted
             lost = ", ".join(str(prompts[i]) for i, _ in unanswered.values())
             raise RunError(f"no answers from vLLM to {len(unanswered)} prompts, of tokens {lost}")

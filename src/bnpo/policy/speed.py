@@ -43,7 +43,7 @@ def training_operations(model: torch.nn.Module, batch: Batch, advantages: np.nda
     is repeated in gradient checkpointing, or in several micro-batches, does not count.
     """
     texts = [
-        batch.groups[i].prompt + answer.token_ids
+        batch.groups[i].prompt + answer.token_ids[:-1]  # the last token predicts nothing
         for i in batch.trained
         for answer, advantage in zip(batch.groups[i].answers, advantages[i], strict=True)
         if advantage != 0

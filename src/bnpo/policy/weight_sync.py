@@ -21,10 +21,9 @@ from bnpo.policy.lora import without_adapter
 from bnpo.policy.sampler import Sampler
 from bnpo.ranks import gather
 
-COMPARED_ANSWERS = 3  # of each rank: a sync has failed if a rank differs in all of them
+COMPARED_ANSWERS = 3  # of each rank: a sync has failed if some rank differs in each round
+CURE = "Continue with --resume; if it happens again, please report it with config.json"
 LEAST_TOKENS = 32  # that are compared; of a shorter answer, they begin in its prompt
-# The number of a weight's layer, 1 in model.layers.1.mlp.up_proj.weight
-LAYER = re.compile(r"\.(\d+)\.|$")
 
 
 class UnknownNames(RunError):
@@ -87,7 +86,7 @@ class WeightSync:
 
         Each rank takes its longest answer, and the next longest if one differs by more than
         `bound`: rounding is unusually large in some answers, while lost weights move all. Raises
-        RunError if COMPARED_ANSWERS do.
+        RunError if, in each of COMPARED_ANSWERS rounds, the answer of some rank does.
         """
         answers = [
             (group.prompt, answer.token_ids)
@@ -113,8 +112,15 @@ class WeightSync:
             f"weight sync after step {step} failed: the sampler's and the learner's "
             f"log-probabilities of the longest answers differ by {difference:.2g} per token, more "
             f"than the {self.bound:.2g} that rounding explains. Weights were lost, or the "
-            "arithmetic differs more than at the start; --sync-tolerance sets another bound"
+            "arithmetic differs more than at the start; --sync-tolerance sets another bound. "
+            f"{CURE}"
         )
+
+
+def layer_of(name: str) -> int | None:
+    """Return the number of a weight's layer, 1 for model.layers.1.mlp.up_proj.weight."""
+    found = re.search(r"\.(\d+)\.", name)
+    return int(found[1]) if found else None
 
 
 def whole_layers(
@@ -129,13 +135,13 @@ def whole_layers(
     """
     parameters = dict(model.named_parameters(remove_duplicate=not tied_too))
     # Layer by layer: few collectives, and little memory beside the model.
-    for number, names in groupby(parameters, key=lambda name: LAYER.search(name)[1]):
+    for layer, names in groupby(parameters, key=layer_of):
         group = {name: parameters[name] for name in names}
         with deepspeed.zero.GatheredParameters(list(group.values())):
             tensors = without_adapter(model, group) if hasattr(model, "peft_config") else group
             # The gathered tensors are freed with their group
             clones = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        yield number and int(number), revert_weight_conversion(model, clones)
+        yield layer, revert_weight_conversion(model, clones)
         del tensors, clones  # before the next layer is gathered
     parameters = dict(model.named_parameters(remove_duplicate=False))
     state = model.state_dict()
@@ -164,9 +170,9 @@ def check_equal(
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
-            problem = f"{', '.join(names)} of rank {rank}'s sampler differ from the learner's"
+            problem = f"{', '.join(names)} of rank {rank}'s sampler differ from the learner's; some"
             raise (RunError if embedding in held else UnknownNames)(
-                f"weight sync after step {step} failed: {problem}; some of the update was lost"
+                f"weight sync after step {step} failed: {problem} of the update was lost. {CURE}"
             )
 
 

@@ -23,9 +23,15 @@ MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be compute
 MIN_MIXED_SHARE = 0.1  # of questions with a signal (--signal)
 MAX_ALL_WRONG_ENERGY = 0.2  # share of the squared advantages in groups without a right answer
 # What to do if a reward has one value for all answers: the lowest, the highest, or another
+ANSWER_RULES = ("accuracy", "last_number")  # rewards that compare an answer with its reference
 ALL_SAME = {
     "lowest": (
-        "nothing is ever right; read some answers beside their references, and take easier problems"
+        "no answer is right; read some of them beside their references. If a reference holds more "
+        "than the final answer, set --answer-pattern; if it is right, take easier problems"
+    ),
+    "function": (
+        "call the function with a right answer and its reference; if it gives more for that, take "
+        "easier problems"
     ),
     "format": "no answer has the tags; have the prompt ask for them, as --template think does",
     "highest": "nothing is left to learn; take harder problems",
@@ -52,7 +58,9 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     if "accuracy" in config.data.rewards and (text := _unstated(steps, task, config)):
         findings.append(("no_final_answer", text))
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
-    findings += all_same
+    # An answer that is cut off, or states nothing, is wrong for this reason
+    explained = {"cut_off", "no_final_answer"}.intersection(kind for kind, _ in findings)
+    findings += [same for same in all_same if not (explained and same[0] == "all_lowest")]
     if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
         names = " or ".join(reward_name(config.data.rewards[k]) for k in config.signal_rewards)
         text = (
@@ -151,8 +159,9 @@ def _all_same(
         if len(values) and (values == values[0]).all():
             value = values[0]
             kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
-            has_no_tags = kind == "lowest" and config.data.rewards[k] == "format"
-            cure = ALL_SAME["format" if has_no_tags else kind]
+            cure = ALL_SAME[kind]
+            if kind == "lowest" and (reward := config.data.rewards[k]) not in ANSWER_RULES:
+                cure = ALL_SAME["format" if reward == "format" else "function"]
             text = f"the reward {names[k]} is {value:g} for all {len(values)} answers: {cure}"
             findings.append((f"all_{kind}", text))
     return findings

@@ -1,5 +1,6 @@
 """Metrics and rollout records of one step, as they stand in a run's folder."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -199,11 +200,16 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
                     # In the file of all answers, as ids need not be unique
                     "place": i * m + j,
                     "texts": [_token_text(task.tokenizer, token) for token in answer.token_ids],
-                    "sampler": answer.logprobs.tolist(),
-                    "learner": None if learner is None else np.nan_to_num(learner).tolist(),
+                    "sampler": _for_json(answer.logprobs),
+                    "learner": None if learner is None else _for_json(learner),
                 }
             )
     return rows
+
+
+def _for_json(values: np.ndarray) -> list[float | None]:
+    """Return the values as a list, with None for those that JSON does not know."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _token_text(tokenizer: PreTrainedTokenizerBase, token: int) -> str:

@@ -216,10 +216,8 @@ class Run:
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up "
                 "to step"
             )
-            cure = (
-                f"Their updates were skipped, and their answers are in {self._folder / 'rollouts'}"
-            )
-            raise RunError(f"{problem} {step.number}. {cure}")
+            kept = f"their answers are in {self._folder / 'rollouts'}"
+            raise RunError(f"{problem} {step.number}. Each had an update that was skipped; {kept}")
         self._stopping = self._ranks.asked_to_stop()
         is_best = self.progress.best_step == step.number
         every = config.folder.save_every

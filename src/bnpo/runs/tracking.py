@@ -41,6 +41,8 @@ class Tracker:
                 file.write(json.dumps({"step": step} | finite) + "\n")
             # Before the checkpoint of this step is on disk: a resumed run does not repeat the step
             flush(path)
+        if step == 0:  # the evaluation of the starting model is no part of the first step
+            self._started = time.perf_counter()
         if self._wandb:
             self._wandb.log(step, metrics)
 
