@@ -39,13 +39,17 @@ def run(argv: list[str]) -> None:
     # Wrong flags are refused before torch is imported
     config, preset_line = parse_train_config(argv, expects_cuda())
     if config.print_config:
-        return print(json.dumps(flat_settings(config), indent=2)) if is_rank_0() else None
+        if is_rank_0():
+            print(json.dumps(flat_settings(config), indent=2))
+        return
     if is_rank_0():
         print(preset_line, flush=True)
     if config.dry_run:
         from planner.dry_run import dry_run_training
 
-        return dry_run_training(config) if is_rank_0() else None
+        if is_rank_0():
+            dry_run_training(config)
+        return
     check_config(config, int(os.environ["WORLD_SIZE"]))
     from bnpo.ranks import check_cuda, end_on_gpus, hide_cuda
 

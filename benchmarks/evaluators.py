@@ -24,6 +24,7 @@ from bnpo.environment import setup_environment
 setup_environment()
 
 import numpy as np
+from lm_eval.api.model import CachingLM
 from lm_eval.evaluator import evaluate
 from lm_eval.filters.extraction import RegexFilter
 from lm_eval.models.huggingface import HFLM
@@ -77,7 +78,9 @@ def answers_of_eval(args: argparse.Namespace) -> Answers:
 
 
 def answers_of_lm_eval(args: argparse.Namespace, suite) -> Answers:
-    """Return the answers that lm-evaluation-harness generates to the suite's prompts."""
+    """Return the answers that lm-evaluation-harness generates to the suite's prompts. If it was
+    stopped, it goes on with the first batch that it had not finished.
+    """
     tokenizer = AutoTokenizer.from_pretrained(args.ckpt)
     evaluation = Evaluation.prepare(suite, tokenizer, seed=0)
     answers: Answers = {}
@@ -89,6 +92,7 @@ def answers_of_lm_eval(args: argparse.Namespace, suite) -> Answers:
             path.write_text("\n".join(lines), encoding="utf-8")
             tasks.append(task(name, path, suite.max_answer_tokens))
         model = HFLM(args.ckpt, dtype="float32", batch_size=args.batch_size, device="cpu")
+        model = CachingLM(model, str(args.output_dir / "theirs.db"))
         result = evaluate(model, get_task_dict(tasks), log_samples=True, bootstrap_iters=0)
     for name, samples in result["samples"].items():
         samples = sorted(samples, key=lambda sample: sample["doc_id"])

@@ -71,4 +71,12 @@ def one_step(
         "sync": sync.seconds,
         "total": time.perf_counter() - started,
     }
-    return Step(step, batch, advantages, fits, update, sync.difference, seconds)
+    return Step(
+        number=step,
+        batch=batch,
+        advantages=advantages,
+        fits=fits,
+        update=update,
+        sync_difference=sync.difference,
+        seconds=seconds,
+    )

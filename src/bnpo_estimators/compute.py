@@ -150,8 +150,9 @@ def _combine(
         if "separate_rewards" in estimator.needs:
             batch.separate_rewards = rewards[:, :, part]
         weighted.append(part_weight * estimator.function(batch))
-        accuracies = combined if estimator.unit_interval else combined / weights.sum()
-        fits.append(RewardBatch(accuracies, method, weights).fit)
+        if not estimator.unit_interval:  # the fit is of means, which lie in [0, 1]
+            batch = RewardBatch(combined / weights.sum(), method, weights)
+        fits.append(batch.fit)
     return Advantages(np.sum(weighted, axis=0) / sum(weight for *_, weight in parts), fits)
 
 

@@ -194,8 +194,9 @@ class Learner:
         old_logprobs: dict[int, np.ndarray] = {}
         for micro_batch in chain(*mini_batches):
             ends = micro_batch.lengths.cumsum()
-            of_answers = np.split(micro_batch.old_logprobs.cpu().numpy(), ends[:-1])
-            old_logprobs |= zip(micro_batch.indices.tolist(), of_answers, strict=False)
+            by_answer = np.split(micro_batch.old_logprobs.cpu().numpy(), ends[:-1])
+            # A filler has one answer of no index
+            old_logprobs |= zip(micro_batch.indices.tolist(), by_answer, strict=False)
         return Update(metrics, old_logprobs, time.perf_counter() - started)
 
     def _mini_batches(self, batch: Batch, advantages: np.ndarray) -> list[list[MicroBatch]]:
@@ -204,7 +205,7 @@ class Learner:
         """
         config = self._config
         groups = [batch.groups[i] for i in batch.trained]
-        of_answers = advantages[batch.trained].ravel()  # [N], like all that follows
+        advantages = advantages[batch.trained].ravel()  # [N], like all that follows
         answers = [answer for group in groups for answer in group.answers]
         prompts = [group.prompt for group in groups for _ in group.answers]
         token_ids = [answer.token_ids for answer in answers]
@@ -218,7 +219,7 @@ class Learner:
                 config.update.aggregation,
                 config.sampling.max_answer_tokens,
             )
-            trained = indices[of_answers[indices] != 0]  # those that have a gradient
+            trained = indices[advantages[indices] != 0]  # those that have a gradient
             texts = [prompts[i] + token_ids[i][:-1] for i in trained]
             plan = plan_micro_batches(
                 texts, dist.get_world_size(), config.hardware.micro_batch_tokens
@@ -228,7 +229,7 @@ class Learner:
                 for part in plan[dist.get_rank()]
             ]
             for micro_batch in micro_batches:
-                micro_batch.advantages = micro_batch.per_token(of_answers)
+                micro_batch.advantages = micro_batch.per_token(advantages)
                 micro_batch.weights = micro_batch.per_token(weights)
                 micro_batch.sampler_logprobs = micro_batch.per_token(sampler_logprobs)
             mini_batches.append(micro_batches)
@@ -260,11 +261,17 @@ class Learner:
             self._engine.backward(loss * finite * dist.get_world_size())
             if len(micro_batch.indices):  # no filler
                 gap = (old - sampler_logprobs).abs().double()
-                tokens = gap.new_tensor(len(gap))
                 outside = ((old - sampler_logprobs).exp() - 1).abs() > RATIO_BAND
-                values = tokens, loss.detach(), clipped_low, clipped_high
-                values += gap.sum(), outside.sum(), gap.max()
-                statistics.append(torch.stack([value.double() for value in values]))
+                values = {
+                    "tokens": gap.new_tensor(len(gap)),
+                    "loss": loss.detach(),
+                    "clipped_low": clipped_low,
+                    "clipped_high": clipped_high,
+                    "gap": gap.sum(),
+                    "outside": outside.sum(),
+                    "gap_max": gap.max(),
+                }
+                statistics.append(torch.stack([values[name].double() for name in TOKEN_STATISTICS]))
         return statistics
 
 
