@@ -195,7 +195,7 @@ def test_more_questions_are_drawn_until_there_are_enough_and_a_resumed_run_draws
     assert max(drawn) > 4
     for step, (line, count) in enumerate(zip(whole, drawn, strict=True), start=1):
         rows = rollouts_of(tmp_path / "whole", step)
-        rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(count, 2)
+        rewards = np.array([row["rewards"]["accuracy"] for row in rows]).reshape(int(count), 2)
         differ = rewards[:, 0] != rewards[:, 1]  # [questions drawn]
         assert differ.sum() >= 4 or count == 12
         assert differ[:-4].sum() < 4  # no draw was in vain
