@@ -78,8 +78,8 @@ def answers_of_eval(args: argparse.Namespace) -> Answers:
 
 
 def answers_of_lm_eval(args: argparse.Namespace, suite) -> Answers:
-    """Return the answers that lm-evaluation-harness generates to the suite's prompts. If it was
-    stopped, it goes on with the first batch that it had not finished.
+    """Return the answers that lm-evaluation-harness generates to the suite's prompts. After
+    an interruption, it continues with the first batch that was not finished.
     """
     tokenizer = AutoTokenizer.from_pretrained(args.ckpt)
     evaluation = Evaluation.prepare(suite, tokenizer, seed=0)

@@ -161,7 +161,7 @@ UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (-
         ({"rewards": NONE_RIGHT + 0.5}, ["all_equal"], "is 0.5 for all 8 answers: correct the fun"),
         ({"rewards": BY_QUESTION}, ["few_mixed_groups"], "only 0% of the questions have answers"),
         ({"finished": NO}, ["cut_off"], "100% of the answers are cut off before their end; raise"),
-        ({"stated": False, "rewards": NONE_RIGHT}, ["no_final_answer"], UNSTATED),
+        ({"stated": False, "rewards": NONE_RIGHT}, ["no_final_answer", "all_lowest"], UNSTATED),
         ({"stated": False, "reward_names": ("format",)}, [], ""),  # which needs no final answer
         (FAILING, ["failing"], "8 of 8 answers are left out, because rewards could not be comput"),
         ({"ranges": [(-1.0, 1.0)], "rewards": NONE_RIGHT - 1}, ["all_lowest"], "is -1 for all 8"),

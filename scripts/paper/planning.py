@@ -58,7 +58,9 @@ def plan_rows(rows: Sequence[Row], planning: Planning, rows_at_once: int | None)
             print(*training.lines, sep="\n")
             if planning.gpu:
                 plan = plan_training(config, training, planning)
-                print(*plan.lines, *filter(None, [plan.problem]), sep="\n")
+                print(*plan.lines, sep="\n")
+                if plan.problem:
+                    print(plan.problem)
         print(*evaluation.lines, sep="\n")
     print(
         f"\nThe hours assume {planning.answer_tokens} tokens per answer (--answer-tokens), and "

@@ -288,12 +288,8 @@ class Ranks:
             self.on_failure(f"{kind.__name__}: {error}")
         # If the user has stopped the run, the signal is not the launcher's
         was_asked, waited_since = self._asked, time.monotonic()
-        waits = is_echo or not (is_first_rank() or was_asked)
-        while waits:
+        while is_echo or not (is_first_rank() or was_asked):
             if self._asked:
-                if is_first_rank():
-                    line = "another rank has ended; --resume continues from the last checkpoint"
-                    print(f"error: {line}", file=sys.stderr, flush=True)
                 raise SystemExit(1) from error
             if time.monotonic() - waited_since > LAUNCHER_SECONDS:
                 break  # it is on another machine, or this rank's error is its own

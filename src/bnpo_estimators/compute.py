@@ -216,8 +216,10 @@ def mapped_rewards(
         raise ValueError(f"failed must be [n, m] = {shape}: whether a reward of an answer failed")
     # [K] each
     low, high = np.broadcast_to(np.asarray(ranges, dtype=np.float64), (rewards.shape[2], 2)).T
-    if not (low < high).all():
-        raise ValueError("ranges must be pairs of a lowest and a higher value")
+    is_range = low < high  # [K]
+    if not is_range.all():
+        k = int(is_range.argmin())
+        raise ValueError(f"the range of reward {k} is {low[k]:g} to {high[k]:g}, must be rising")
     # A comparison with nan is False, so this also finds rewards that are not finite.
     inside = (rewards >= low) & (rewards <= high) & np.isfinite(rewards)  # [n, m, K]
     outside = ~inside & known[:, :, None]

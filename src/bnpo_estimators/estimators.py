@@ -15,8 +15,6 @@ from bnpo_estimators.beta import BetaFit, fit_beta, inverse_density
 from bnpo_estimators.registry import Estimator, SettingError, estimator, find_estimator
 from bnpo_estimators.weights import LARGEST_WEIGHT, shares, weight_values
 
-# Up to here 1/f is finite at every accuracy that 500 answers can show
-MAX_BETA_PARAMETER = 100.0
 NO_NOISE = 1e-12  # a variance of accuracies up to this size may be a rounding error
 
 
@@ -70,16 +68,6 @@ class Method:
             if (self.algo == algo) != (getattr(self, field_name) is not None):
                 together = f"`algo='{algo}'` and `{field_name}` go together"
                 raise SettingError(f"{together}, as in `{field_name}={example}`")
-        # Comparisons with nan are False, and it must be refused, too
-        parameters, limit = self.beta_parameters or (), MAX_BETA_PARAMETER
-        found = f"`beta_parameters`: are {_words(parameters)}"
-        if not all(0 < value <= limit for value in parameters):
-            raise SettingError(f"{found}, must be above 0 and at most {limit:g}")
-        if parameters and m > 1:
-            largest = inverse_density(shares(m), *parameters).max()
-            if largest > LARGEST_WEIGHT:
-                found += f", whose weight is up to {largest:g} with {m} answers per question"
-                raise SettingError(f"{found}, must be at most {LARGEST_WEIGHT:g}")
         weights = self.reward_weights or (1.0,) * k
         limits = f"must be one for each of the {k} rewards" if len(weights) != k else ""
         if not all(0 <= value < np.inf for value in weights) or not any(weights):
@@ -90,6 +78,8 @@ class Method:
         if self.k is not None and not 1 <= self.k <= most:
             limits = f"must be from 1 to {most}, below the number of answers to a question"
             raise SettingError(f"`k`: is {self.k}, {limits}")
+        if self.beta_parameters is not None:
+            self._check_density(self.beta_parameters, m)
         if self.weight is not None:
             # Graded rewards, such as the mean of several, have accuracies between those of binary
             several = sum(value > 0 for value in weights) > 1
@@ -97,6 +87,19 @@ class Method:
             self.weights(shares(100 * m) if graded else shares(m), m, n)
         elif self.weight_wrong is not None:
             raise SettingError("`weight_wrong`: needs `algo='weight'` and `weight`")
+
+    def _check_density(self, parameters: tuple[float, float], m: int) -> None:
+        """Raise SettingError if the weights of rewards of 0 and 1 are too large for fp32."""
+        found = f"`beta_parameters`: are {_words(parameters)}"
+        # Comparisons with nan are False, and it must be refused, too
+        if not all(0 < value < np.inf for value in parameters):
+            raise SettingError(f"{found}, must be above 0 and finite")
+        with np.errstate(all="ignore"):
+            largest = inverse_density(shares(m), *parameters).max(initial=0.0)
+        if not largest <= LARGEST_WEIGHT:
+            cure = "lower them, or take fewer answers per question"
+            found += f", which gives a question a weight of up to {largest:.2g}"
+            raise SettingError(f"{found}, must be at most {LARGEST_WEIGHT:g}; {cure}")
 
     def weights(self, p: np.ndarray, m: int | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the weights of right and of wrong answers at accuracies p. Raises SettingError."""

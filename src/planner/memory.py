@@ -30,7 +30,7 @@ from bnpo.policy.memory import (
     scoring_memory,
 )
 
-RANKS_PER_MACHINE = 8
+RANKS_PER_MACHINE = 8  # that are assumed: GPUs of a usual server
 CONTEXTS = 3 * 2**29  # a rank's CUDA context with its kernels, and NCCL's buffers
 
 

@@ -279,7 +279,7 @@ BLANK, TWO_REWARDS = np.zeros((2, 2, 1)), np.array([[[0.0, 3], [-1, 3]]])
 OF_TWO = r"question 1, answer 1, is 2.0, outside \[0, 1\]"
 GREEDY_SHAPE, LENGTHS_SHAPE = r"\[n, K\] = \(2, 1\)", r"opo needs lengths \[n, m\] = \(2, 2\)"
 K_LIMITS = "`k`: is 2, must be from 1 to 1, below the number of answers"
-BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
+BETA_LIMITS = "are 1 inf, must be above 0 and finite"
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method(), np.array([[[0.0], [1]], [[0], [2]]]), {}, OF_TWO),
         (Method(), [[[0.0], [np.nan]]], {}, "question 0, answer 1, is nan.*pass its `ranges`"),
         (Method(), TWO_REWARDS, {"ranges": [(0, 1), (0, 4)]}, "reward 0 .* is -1.0, outside"),
-        (Method(), [[[1.0], [1.0]]], {"ranges": (1, 1)}, "a lowest and a higher value"),
+        (Method(), [[[1.0], [1.0]]], {"ranges": (1, 1)}, "range of reward 0 is 1 to 1"),
         (Method(), [[[0.0], [1.0]], [[1.0]]], {}, "the same number of answers to every question"),
         (Method(), np.zeros(3), {}, r"must be \[questions, answers\] or \[questions, answers, re"),
         (Method("remax"), BLANK, {}, "grade one greedy answer per question"),
@@ -298,7 +298,7 @@ BETA_LIMITS = "are 1 101, must be above 0 and at most 100"
         (Method("reinforce_pp"), BLANK, {}, "reinforce_pp needs lengths"),
         (Method("opo"), BLANK, {"lengths": np.ones((2, 1))}, LENGTHS_SHAPE),
         (Method("beta"), BLANK, {}, "`algo='beta'` and `beta_parameters` go together"),
-        (Method("beta", beta_parameters=(1, 101)), BLANK, {}, BETA_LIMITS),
+        (Method("beta", beta_parameters=(1, np.inf)), BLANK, {}, BETA_LIMITS),
         (Method("pass_at_k"), BLANK, {}, "`algo='pass_at_k'` and `k` go together, as in `k=4`"),
         (Method("pass_at_k", k=2), BLANK, {}, K_LIMITS),
         (Method("gdpo", decompose=True), BLANK, {}, "use `decompose=False`"),

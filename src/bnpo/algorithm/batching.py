@@ -5,6 +5,7 @@ micro-batch are a trie: tokens with which several texts begin pass through the m
 attention copies their keys and values for each text (bnpo.policy.model).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -72,14 +73,10 @@ def plan_micro_batches(
     of_rank = max(1, ceil(len(cut(lengths, shared, budget)[0]) / ranks))  # micro-batches
     count = of_rank * ranks
     # The lowest limit with which as many suffice makes them equal
-    lowest, highest = 0, budget
-    while lowest < highest:
-        middle = (lowest + highest) // 2
-        if len(cut(lengths, shared, middle)[0]) <= count:
-            highest = middle
-        else:
-            lowest = middle + 1
-    firsts, costs = cut(lengths, shared, highest)
+    limit = bisect_left(
+        range(budget), True, key=lambda limit: len(cut(lengths, shared, limit)[0]) <= count
+    )
+    firsts, costs = cut(lengths, shared, limit)
     runs = np.split(order, firsts[1:])
     # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make
     # the others hang. It gets empty ones, which `collate` fills with one token of zero weight.

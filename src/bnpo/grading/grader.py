@@ -95,13 +95,13 @@ class Grader:
     ) -> None:
         right = f"The answer is \\boxed{{{example}}}."
         for reward in self._files:
-            values = []  # and their texts, in words
+            values = []  # each with its text
             for text in (right, *TRIAL_TEXTS):
                 [[outcome]] = self.submit([text], [example], functions=[reward], fields=fields)
                 value = outcome.result()
                 if not isinstance(value, Failure):
                     self._check_trial(reward, value, text)
-                    values.append(f"{value:g} for {text!r}")
+                    values.append(f"{value:g} for '{text}'")
                     continue
                 problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
                 if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
@@ -114,7 +114,7 @@ class Grader:
                 # Perhaps for this text only
                 print(f"grading: {problem}", file=sys.stderr, flush=True)
             if values:
-                trial = f"called on trial with the reference {example!r}"
+                trial = f"called on trial with the reference '{example}'"
                 print(f"{reward} {trial}: {', '.join(values)}", flush=True)
 
     def _check_trial(self, reward: str, value: float, text: str) -> None:

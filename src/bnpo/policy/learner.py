@@ -195,7 +195,7 @@ class Learner:
         for micro_batch in chain(*mini_batches):
             ends = micro_batch.lengths.cumsum()
             by_answer = np.split(micro_batch.old_logprobs.cpu().numpy(), ends[:-1])
-            # A filler has one answer of no index
+            # A filler has one answer, but no index
             old_logprobs |= zip(micro_batch.indices.tolist(), by_answer, strict=False)
         return Update(metrics, old_logprobs, time.perf_counter() - started)
 

@@ -107,10 +107,7 @@ class Sampler:
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        # vLLM keeps the keys and values of earlier prompts, which may be of the weights before the
-        # last sync. They also change last bits, so a resumed run would differ
-        if not self._llm.reset_prefix_cache():
-            raise RunError("vLLM could not drop the keys and values of earlier prompts")
+        self._forget_prompts()
         shares = self._of_sharing_ranks((prompts, seeds))
         # This rank's prompts among those of the engine
         first, count = sum(len(share) for share, _ in shares[: self.place]), len(prompts)
@@ -146,6 +143,13 @@ class Sampler:
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             problem = "ranks that share a sampler drew different tokens"
             raise RunError(f"{problem}: its vLLM does not work with several ranks")
+
+    def _forget_prompts(self) -> None:
+        """Drop the keys and values of earlier prompts, which vLLM keeps: the weights may be other
+        ones since then. They would also change last bits, so that a resumed run would differ.
+        """
+        if not self._llm.reset_prefix_cache():
+            raise RunError("vLLM could not drop the keys and values of earlier prompts")
 
     def _run_engine(
         self, prompts: list[list[int]], requests: list[tuple[int, bool, "SamplingParams"]]

@@ -22,18 +22,22 @@ MAX_UNSTATED_SHARE = 0.5  # of answers without a final answer
 MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be computed
 MIN_MIXED_SHARE = 0.1  # of questions with a signal (--signal)
 MAX_ALL_WRONG_ENERGY = 0.2  # share of the squared advantages in groups without a right answer
-# What to do if a reward has one value for all answers: the lowest, the highest, or another
-ANSWER_RULES = ("accuracy", "last_number")  # rewards that compare an answer with its reference
-ALL_SAME = {
-    "lowest": (
-        "no answer is right; read some of them beside their references. If a reference holds more "
-        "than the final answer, set --answer-pattern; if it is right, take easier problems"
-    ),
-    "function": (
-        "call the function with a right answer and its reference; if it gives more for that, take "
-        "easier problems"
-    ),
+# What to do if a reward has its lowest value for all answers
+NONE_RIGHT = (
+    "no answer is right; read some of them beside their references. If a reference holds more "
+    "than the final answer, set --answer-pattern; if it is right, take easier problems"
+)
+LOWEST = {
+    "accuracy": NONE_RIGHT,
+    "last_number": NONE_RIGHT,
     "format": "no answer has the tags; have the prompt ask for them, as --template think does",
+}
+LOWEST_OF_FUNCTION = (
+    "call the function with a right answer and its reference; if it gives more for that, take "
+    "easier problems"
+)
+# And if it has its highest value, or another one
+ALL_SAME = {
     "highest": "nothing is left to learn; take harder problems",
     "equal": "correct the function, which must tell answers apart",
 }
@@ -58,9 +62,7 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     if "accuracy" in config.data.rewards and (text := _unstated(steps, task, config)):
         findings.append(("no_final_answer", text))
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
-    # An answer that is cut off, or states nothing, is wrong for this reason
-    explained = {"cut_off", "no_final_answer"}.intersection(kind for kind, _ in findings)
-    findings += [same for same in all_same if not (explained and same[0] == "all_lowest")]
+    findings += all_same
     if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
         names = " or ".join(reward_name(config.data.rewards[k]) for k in config.signal_rewards)
         text = (
@@ -159,9 +161,8 @@ def _all_same(
         if len(values) and (values == values[0]).all():
             value = values[0]
             kind = "lowest" if value == lowest else "highest" if value == highest else "equal"
-            cure = ALL_SAME[kind]
-            if kind == "lowest" and (reward := config.data.rewards[k]) not in ANSWER_RULES:
-                cure = ALL_SAME["format" if reward == "format" else "function"]
+            lowest_cure = LOWEST.get(config.data.rewards[k], LOWEST_OF_FUNCTION)
+            cure = lowest_cure if kind == "lowest" else ALL_SAME[kind]
             text = f"the reward {names[k]} is {value:g} for all {len(values)} answers: {cure}"
             findings.append((f"all_{kind}", text))
     return findings
