@@ -264,6 +264,7 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
             time.sleep(0.05)
         return sleeping() == all_three
 
+    assert "leave called on trial with" in program.stdout.readline()
     assert program.stdout.readline() == "1.0\n"
     assert all_sleep()
     program.stdin.write("\n")
