@@ -13,12 +13,7 @@ import json
 import os
 import sys
 
-from bnpo.environment import (
-    become_only_rank,
-    expects_cuda,
-    is_rank,
-    setup_environment,
-)
+from bnpo.environment import become_only_rank, expects_cuda, is_rank, setup_environment
 from bnpo.errors import error_line
 
 
@@ -33,6 +28,7 @@ def main() -> None:
 def run(argv: list[str]) -> None:
     """Train, or print what a dry run finds, as command line `argv` asks. Raises InputError."""
     from bnpo.config import check_config, flat_settings, parse_train_config
+    from bnpo.runs.folder import check_output_dir
 
     # DeepSpeed's launcher adds --local_rank to the flags. The environment says the same.
     argv = [flag for flag in argv if not flag.startswith("--local_rank")]
@@ -42,6 +38,8 @@ def run(argv: list[str]) -> None:
         if is_rank_0():
             print(json.dumps(flat_settings(config), indent=2))
         return
+    if not config.folder.resume:
+        check_output_dir(config)  # before torch is imported, too
     if is_rank_0():
         print(preset_line, flush=True)
     if config.dry_run:

@@ -62,14 +62,14 @@ def row(name: str, value: float) -> None:
     print(f"{name}: {value:.4g}", flush=True)
 
 
-def launch(ranks: int, *command: str | Path) -> str:
-    """Run a program of the repository on ranks. Return its standard output, or print its
+def launch(ranks: int, *command: str | Path, root: str | Path = ROOT) -> str:
+    """Run a program of the checkout `root` on ranks. Return its standard output, or print its
     errors and exit.
     """
     launcher = [sys.executable, "scripts/launch.py", "--num_gpus", str(ranks)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | {"PYTHONPATH": str(Path(root, "src"))}
     result = subprocess.run(
-        [*launcher, *map(str, command)], cwd=ROOT, env=environment, capture_output=True, text=True
+        [*launcher, *map(str, command)], cwd=root, env=environment, capture_output=True, text=True
     )
     if result.returncode:
         sys.exit(
@@ -79,14 +79,15 @@ def launch(ranks: int, *command: str | Path) -> str:
     return result.stdout
 
 
-def training_steps(case: Case, *flags: str | Path) -> list[dict]:
+def training_steps(case: Case, *flags: str | Path, root: str | Path = ROOT) -> list[dict]:
     """Train for the steps of `case` after its warm-up, without evaluations. Return the metrics
     of each step.
     """
     with tempfile.TemporaryDirectory() as folder:
         quiet = ("--eval-every", "0", "--rollouts-every", "0", "--output-dir", folder)
         steps = ("--steps", str(case.warm_up + case.steps))
-        launch(case.ranks, "train.py", "--algo", "bnpo", *case.flags, *quiet, *steps, *flags)
+        flags = (*case.flags, *quiet, *steps, *flags)
+        launch(case.ranks, "train.py", "--algo", "bnpo", *flags, root=root)
         rows = [
             json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()
         ]

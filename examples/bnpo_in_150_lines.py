@@ -139,7 +139,8 @@ def train(name: str) -> None:
         optimizer.step()
         optimizer.zero_grad()
         tokens = mask[:, start:].sum(dim=1).float().mean()
-        print(f"step {step}/{STEPS}: accuracy {rewards.mean():.3f}, {tokens:.0f} tokens per answer")
+        line = f"step {step}/{STEPS}: accuracy {rewards.mean():.3f}, {tokens:.0f} tokens per answer"
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

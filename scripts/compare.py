@@ -174,6 +174,8 @@ def report(runs: Sequence[Run], page: Path) -> None:
     _print(table)
     if comparisons := compare(known):
         print_tests(comparisons, next(iter(known)))
+        if not any(comparison.pairs.endswith("seeds") for comparison in comparisons):
+            print("One seed says nothing of other seeds: --seeds 3 or more tests over seeds, too.")
     started = [run.run for run in runs if (run.run / "metrics.jsonl").exists()]
     if started:
         write_page(page, started)

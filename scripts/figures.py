@@ -17,14 +17,7 @@ import tyro
 from bnpo.environment import run_program
 from bnpo.files import InputError
 from paper.curves import group_runs, read_run
-from paper.figures import (
-    draw_densities,
-    draw_estimators,
-    draw_fits,
-    draw_norms,
-    draw_rewards,
-    save,
-)
+from paper.figures import draw_densities, draw_estimators, draw_fits, draw_norms, draw_rewards, save
 
 
 @dataclass

@@ -162,6 +162,7 @@ def reproduce_all(rows: Sequence[Row], args: Args, start: Start | None) -> list[
     start = start or programs.start
 
     def run(row: Row, names: Sequence[str]) -> None:
+        print(f"{rows.index(row) + 1} of {len(rows)}: {row.name}", flush=True)
         reproduce(row, lambda command: start(command, row, names), lambda: programs.stopped)
 
     handlers = {

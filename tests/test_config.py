@@ -27,11 +27,7 @@ from bnpo.config import (
 from bnpo.files import ROOT, InputError
 from bnpo.grading.rewards import GRADERS
 from bnpo.runs.checkpoint import Progress, checkpoints, rewind
-from bnpo.runs.folder import (
-    check_changes,
-    claim_folder,
-    lock_run,
-)
+from bnpo.runs.folder import check_changes, claim_folder, lock_run
 from bnpo.runs.prepare import local_sources, prepare_run
 from bnpo_estimators import ESTIMATORS, Method
 from conftest import refused

@@ -22,14 +22,7 @@ from safetensors.torch import load_file, save_file
 from bnpo.config import TINY_MODEL
 from bnpo.errors import report
 from bnpo.policy.speed import TIMINGS
-from conftest import (
-    ROOT,
-    free_port,
-    json_lines,
-    run_ranks,
-    temporary_folder,
-    users_environment,
-)
+from conftest import ROOT, free_port, json_lines, run_ranks, temporary_folder, users_environment
 
 SMALL = ("--preset", "tiny", "--questions-per-step", 4, "--samples-per-question", 4)
 SMALL += ("--max-answer-tokens", 32, "--watch-questions", 0)

@@ -11,12 +11,7 @@ import pytest
 import scipy
 
 from bnpo.config import flat_settings, parse_train_config
-from bnpo.files import (
-    step_name,
-    whole_json_lines,
-    write_json,
-    write_json_lines,
-)
+from bnpo.files import step_name, whole_json_lines, write_json, write_json_lines
 from bnpo.grading.rewards import reward_name
 from bnpo_estimators import ESTIMATORS, Method, compute_advantages
 from conftest import json_lines, refused, run_ranks

@@ -22,22 +22,9 @@ from bnpo.config import TINY_MODEL, parse_train_config
 from bnpo.files import ROOT
 from bnpo.prompts import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
-from bnpo.runs.folder import (
-    check_changes,
-    check_output_dir,
-    claim_folder,
-    lock_run,
-)
+from bnpo.runs.folder import check_changes, check_output_dir, claim_folder, lock_run
 from bnpo.runs.prepare import prepare_run
-from conftest import (
-    forked,
-    free_port,
-    make_model,
-    refused,
-    report_of,
-    run_ranks,
-    temporary_folder,
-)
+from conftest import forked, free_port, make_model, refused, report_of, run_ranks, temporary_folder
 
 
 def train(run, ranks, kill) -> None:

@@ -17,12 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bnpo.batch import WATCHED, questions_at, sampling_seeds
-from bnpo.data import (
-    Columns,
-    Problem,
-    load_problems,
-    load_sources,
-)
+from bnpo.data import Columns, Problem, load_problems, load_sources
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT
 from conftest import refused

@@ -5,14 +5,7 @@ them.
 import numpy as np
 from scipy.stats import betabinom
 
-from bnpo_estimators import (
-    Method,
-    beta_of_moments,
-    gains,
-    inverse_density,
-    method_gains,
-    shares,
-)
+from bnpo_estimators import Method, beta_of_moments, gains, inverse_density, method_gains, shares
 
 FITS = ((0.3, 0.09), (0.5, 0.02), (0.1, 0.01))
 """Batches for which BNPO and CurveRL are shown, as mean and variance of the accuracies: questions

@@ -211,7 +211,8 @@ class BatchSettings:
     mini_batches: Positive[int] = 1
     """Optimizer updates per pass, each on an equal share of the questions."""
     epochs: Positive[int] = 5
-    """Passes over the training data, which set the number of steps where --steps does not."""
+    """Passes over the training data, which set the number of steps where --steps does not. A pass
+    has an order of its own and whole batches only, so it leaves a few questions out."""
     steps: NotNegative[int | None] = None
     """Number of steps, in place of --epochs. With 0, the default of the paper's presets, --epochs
     decides."""

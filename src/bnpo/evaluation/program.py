@@ -27,15 +27,7 @@ from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import REPEAT, Evaluation, Samples, key_of
 from bnpo.evaluation.scores import score_all
 from bnpo.evaluation.suites import Suite, load_suite, override, suite_problems
-from bnpo.files import (
-    ROOT,
-    InputError,
-    RunError,
-    line_of,
-    write_json,
-    write_json_lines,
-    writing,
-)
+from bnpo.files import ROOT, InputError, RunError, line_of, write_json, write_json_lines, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, check_function
 from bnpo.policy import folder as models

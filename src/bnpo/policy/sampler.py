@@ -21,12 +21,7 @@ from bnpo.policy.patches import (
     prepare_reloads,
     rank_no_tokens,
 )
-from bnpo.policy.sampling import (
-    MOST_REQUESTS,
-    MOST_SEQUENCES,
-    PREFILL_TOKENS,
-    EngineSettings,
-)
+from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
 from bnpo.prompts import stop_token_ids
 from bnpo.ranks import gather
 

@@ -184,10 +184,12 @@ def comparable(
 
     >>> [part.tolist() for part in comparable(torch.arange(5), torch.tensor([3, 4, 0]), place=1)]
     [[3, 4], [3, 4]]
+    >>> [part.tolist() for part in comparable(torch.arange(5), torch.zeros(32), place=1)]
+    [[], []]
     """
     sizes = zip(held.shape, whole.shape, strict=True)
     shard = [
-        slice(place * size, place * size + size) if size < total else slice(None)
+        slice(place * size, place * size + size) if size != total else slice(None)
         for size, total in sizes
     ]
     whole = whole[tuple(shard)].to(held.dtype)  # nothing, if the shard is nothing but padding

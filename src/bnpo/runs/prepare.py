@@ -44,12 +44,7 @@ from bnpo.policy.memory import ModelShape, check_memory
 from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_token_ids
 from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
-from bnpo.runs.folder import (
-    check_changes,
-    check_output_dir,
-    checkpoint_folder,
-    lock_run,
-)
+from bnpo.runs.folder import check_changes, check_output_dir, checkpoint_folder, lock_run
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,7 @@ from bnpo.policy.weight_sync import WeightSync
 from bnpo.ranks import Ranks, gather
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
-from bnpo.runs.folder import (
-    checkpoint_folder,
-    claim_folder,
-)
+from bnpo.runs.folder import checkpoint_folder, claim_folder
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
@@ -182,7 +179,7 @@ class Run:
 
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
-        task, config = self._prepared.task, self._config
+        config, ranges = self._config, self._prepared.task.grader.ranges
         scores, watched = self._evaluate(step.number), self._watch(step.number)
         bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
         self.progress = replace(
@@ -191,26 +188,13 @@ class Run:
         if self._tracker:
             self._tracker.log(
                 step.number,
-                step.metrics(config, task.grader.ranges, self._learner.model)
+                step.metrics(config, ranges, self._learner.model)
                 | scores
                 | watched
                 | {"bad_steps": bad_steps},
             )
             self._look_at_first_answers(step)
-        # Starting with step 1, whose answers show the untrained model
-        every = config.logging.rollouts_every
-        if bad_steps or (every and (step.number - 1) % every == 0):
-            # Each rank has the log-probabilities of the answers that it trained on
-            of_ranks = gather(step.update.old_logprobs)
-            if self._tracker:
-                name = f"{step_name(step.number)}.jsonl"
-                write_json_lines(
-                    self._folder / "rollouts" / name,
-                    rollout_rows(task, step.batch.groups, step.advantages),
-                )
-                write_json_lines(
-                    self._folder / "tokens" / name, token_rows(task, step, ChainMap(*of_ranks))
-                )
+        self._write_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             problem = (
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up "
@@ -223,6 +207,23 @@ class Run:
         every = config.folder.save_every
         if is_best or not self.continues() or (every and step.number % every == 0):
             self.save()
+
+    def _write_answers(self, step: Step) -> None:
+        """Write the step's answers and their tokens, if it is their turn or the step was bad."""
+        every = self._config.logging.rollouts_every
+        # Starting with step 1, whose answers show the untrained model
+        due = every > 0 and (step.number - 1) % every == 0
+        if not (due or self.progress.bad_steps):
+            return
+        # Each rank has the log-probabilities of the answers that it trained on
+        of_ranks = gather(step.update.old_logprobs)
+        if not self._tracker:
+            return
+        task, name = self._prepared.task, f"{step_name(step.number)}.jsonl"
+        rollouts = rollout_rows(task, step.batch.groups, step.advantages)
+        write_json_lines(self._folder / "rollouts" / name, rollouts)
+        tokens = token_rows(task, step, ChainMap(*of_ranks))
+        write_json_lines(self._folder / "tokens" / name, tokens)
 
     def _look_at_first_answers(self, step: Step) -> None:
         """After the first steps, print and write what their answers say about the run's success.
