@@ -38,8 +38,6 @@ def run(argv: list[str]) -> None:
         if is_rank_0():
             print(json.dumps(flat_settings(config), indent=2))
         return
-    if not config.folder.resume:
-        check_output_dir(config)  # before torch is imported, too
     if is_rank_0():
         print(preset_line, flush=True)
     if config.dry_run:
@@ -49,6 +47,8 @@ def run(argv: list[str]) -> None:
             dry_run_training(config)
         return
     check_config(config, int(os.environ["WORLD_SIZE"]))
+    if not config.folder.resume:
+        check_output_dir(config)  # also later, with the lock, but here before torch is imported
     from bnpo.ranks import check_cuda, end_on_gpus, hide_cuda
 
     if config.preset == "tiny":
