@@ -259,15 +259,9 @@ class Ranks:
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._note_signal)
+                signal.signal(number, lambda *_: None)
         threading.Thread(target=self._watch_signals, daemon=True).start()
         return self
-
-    def _note_signal(self, *_: object) -> None:
-        """Note a signal in the main thread, too: the other thread may run later than the next call
-        of `asked_to_stop`.
-        """
-        self._signalled = True
 
     def asked_to_stop(self) -> bool:
         """Return whether any rank was asked to stop. A collective, so that all ranks stop after

@@ -25,6 +25,8 @@ def main() -> None:
             os.kill(os.getpid(), signal.Signals[os.environ.get("SIGNAL", "SIGINT")])
         return evaluate(*arguments)
 
+    # A shell lets programs in its background ignore SIGINT, and a run leaves it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     run.evaluate_live = signalled
     config, _ = parse_train_config(sys.argv[1:], has_cuda=False)
     train(config)
