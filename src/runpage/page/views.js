@@ -219,7 +219,8 @@ function accuracies(place, question, groups, runs, about) {
   const toStep = (at) => go({ view: "questions", question, across: S.question ? S.across : "all", answer: "",
     step: groups.find((group) => age(group) === at)[0].step });
   const series = runs.map((run) => ({ label: data.runs[run].name, style: run, y: x.map((at) => p(run, at) ?? null) }));
-  if (x.length > 1 || !S.question) chart(place, { metric: "p", x, height: 160, range: [-0.05, 1.05], series, toStep, ...about });
+  if (x.length > 1 || !S.question)
+    chart(place, { metric: "p", x, height: 160, range: [-0.05, 1.05], series, toStep, ...about });
 }
 function watchedQuestions(place) {
   const grid = place.appendChild(h("div", { class: "grid" }));
