@@ -25,7 +25,7 @@ from bnpo.config import PRESETS, Positive, flat_settings, settings
 from bnpo.environment import run_program
 from bnpo.files import ROOT, InputError, short_name
 from paper.results import NOT_COMPARED, load_results
-from paper.rows import PAPER_TABLES, Choice, Row, all_rows, chosen_rows
+from paper.rows import TABLES, Choice, Row, all_rows, chosen_rows
 from paper.schedule import Programs, next_rows, run_rows
 from paper.tables import make_tables, to_markdown, write_tables
 from planner import Planning
@@ -190,7 +190,7 @@ def show(args: Args) -> None:
         record = args.records / row.name / "results.json"
         if is_finished(row) or record.exists():
             found[row.name] = row.results if is_finished(row) else record
-    papers = PAPER_TABLES[args.table].title if args.preset == "paper" else ""
+    papers = TABLES[args.table].title if args.preset == "paper" else ""
     tables = make_tables(load_results(found.values()), always=papers)
     print(to_markdown(tables), end="")
     missing = [row.name for row in rows if row.name not in found]

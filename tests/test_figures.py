@@ -1,5 +1,7 @@
 """Figures of simulated runs, whose files are written by the training program's own code."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from bnpo.runs.folder import claim_folder
 from bnpo.runs.tracking import Tracker
 from conftest import refused
 from paper.curves import band, group_runs, read_run, variation
+from paper.figures import draw_scores
 
 
 @pytest.fixture
@@ -82,3 +85,31 @@ def test_bad_folders_are_named(file, content, message, write):
     (run / file).write_text(content)
     with refused(message):
         read_run(run)
+
+
+def test_the_score_of_a_run_is_found_beside_below_and_in_its_folder(write):
+    scores = {"pass1": 0.25, "se": 0.01}
+    suite = {"name": "arithmetic", "temperature": 0.6, "top_p": 1.0, "template": "chat"}
+    suite |= {"max_prompt_tokens": 1, "max_answer_tokens": 1, "datasets": {"a": {"sha256": ""}}}
+    protocol = {"run": None, "ckpt": "model", "suite": suite, "limit": None, "grader": "paper"}
+    protocol |= {"dtype": "float32", "seed": 0, "versions": {}}
+    results = {"a": {**scores, "problems": 10, "repetitions": 1}}
+    content = json.dumps({"protocol": protocol, "results": results, "average": scores})
+    runs = [write("--seed", str(seed), steps=3) for seed in range(3)]
+    assert read_run(runs[0]).score is None
+    with pytest.raises(ValueError, match=r"no run has a results.json"):
+        draw_scores(group_runs([read_run(runs[0])]))
+    for path in (runs[0], runs[1] / "eval"):
+        path.mkdir(exist_ok=True)
+        (path / "results.json").write_text(content)
+    assert [read_run(run).score for run in runs] == [0.25, 0.25, None]
+    beside = runs[2].parent / "eval"
+    beside.mkdir()
+    (beside / "results.json").write_text(content.replace("0.25", "0.75"))
+    read = [read_run(run) for run in runs]
+    assert [run.score for run in read] == [0.75] * 3  # that of a row counts first
+    [axes] = draw_scores(group_runs(read)).axes
+    dots, interval = axes.lines[0], axes.lines[1]
+    assert dots.get_xdata().tolist() == [75] * 3
+    assert interval.get_xdata().tolist() == [75]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["BNPO"]

@@ -7,6 +7,7 @@ import pytest
 
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
+from bnpo_estimators import ESTIMATORS
 from conftest import refused, run_ranks
 from paper.results import load_results, method_name
 from paper.tables import leader, make_tables, to_markdown
@@ -277,6 +278,15 @@ def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, 
         reproduce.main(arguments(tmp_path / "rows", **flags), never)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "rows").exists()
+
+
+def test_the_table_of_methods_has_all_of_them_and_takes_the_rows_of_table_1():
+    every = reproduce.chosen_rows(arguments(table="methods", preset="smollm2"))
+    algos = [row.train.method.algo for row in every if row.train]
+    assert sorted(algos) == sorted(ESTIMATORS.keys() - {"gdpo", "beta", "weight"})
+    of_the_paper = reproduce.chosen_rows(arguments(preset="smollm2"))
+    assert every[: len(of_the_paper)] == of_the_paper
+    assert every[0].folder.parent == Path("runs/table1-smollm2")
 
 
 def test_the_rows_are_the_papers():

@@ -10,7 +10,7 @@ import numpy as np
 
 from bnpo.config import PRESETS, flat_settings
 from bnpo.files import InputError, short_name, whole_json_lines
-from paper.results import NOT_COMPARED, method_name
+from paper.results import NOT_COMPARED, load_results, method_name
 from paper.tables import ROW_ORDER
 from runpage.run_files import open_folder
 
@@ -18,7 +18,8 @@ from runpage.run_files import open_folder
 @dataclass(frozen=True)
 class RunCurves:
     """A training run: method, seed, the settings by which runs are grouped, and its metrics by
-    name, each [steps] with nan where it was not logged.
+    name, each [steps] with nan where it was not logged. `score` is its evaluation, if there is one:
+    pass@1 averaged over the data sets.
     """
 
     folder: Path
@@ -26,6 +27,7 @@ class RunCurves:
     seed: int
     settings: dict[str, str]
     metrics: dict[str, np.ndarray]
+    score: float | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,20 @@ def read_run(folder: Path) -> RunCurves:
         name: np.array([line.get(name) for line in lines], float)
         for name in sorted(set().union(*lines))
     }
-    return RunCurves(folder, method_name(config), config["seed"], settings, metrics)
+    score = _score(folder)
+    return RunCurves(folder, method_name(config), config["seed"], settings, metrics, score)
+
+
+def _score(folder: Path) -> float | None:
+    """Return the score in the run's results.json, which is beside it (a row of reproduce.py), below
+    it (a run of compare.py) or in it (a recorded row).
+    """
+    for path in (folder.parent / "eval", folder / "eval", folder):
+        if (path / "results.json").exists():
+            [result] = load_results([path / "results.json"])
+            *_, (mean, _) = result.scores.values()  # the average comes last
+            return mean
+    return None
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:

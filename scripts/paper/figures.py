@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
+from scipy.special import stdtrit
 from scipy.stats import beta as beta_distribution
 
 from bnpo.files import writing
@@ -100,6 +101,40 @@ def draw_rewards(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figu
         return figure
 
 
+def draw_scores(groups: Mapping[str, Sequence[RunCurves]]) -> Figure:
+    """Draw the score of every evaluated run as a dot, and of each group the mean with its 95 % t
+    interval over seeds, which needs two.
+
+    Raises ValueError if no run was evaluated.
+    """
+    scores = {
+        label: np.array([100 * run.score for run in runs if run.score is not None])
+        for label, runs in groups.items()
+    }
+    scores = {label: values for label, values in scores.items() if len(values)}
+    if not scores:
+        raise ValueError("no run has a results.json of eval.py beside it")
+    with matplotlib.rc_context(STYLE):
+        figure, [axes] = _figure(0.6 + 0.24 * len(scores), 1)
+        for index, values in enumerate(scores.values()):
+            colour = COLOURS[0]
+            axes.plot(values, [index] * len(values), "o", color=colour, alpha=0.35, markersize=3)
+            if len(values) > 1:
+                error = values.std(ddof=1) / np.sqrt(len(values))
+                half = error * stdtrit(len(values) - 1, 0.975)
+                axes.errorbar(
+                    values.mean(), index, xerr=half, fmt="|", color=colour, capsize=2, markersize=9
+                )
+        axes.set(
+            xlabel="pass@1 in percent, average of the data sets",
+            ylim=(len(scores) - 0.5, -0.5),
+            yticks=range(len(scores)),
+        )
+        axes.set_yticklabels(scores)
+        axes.grid(axis="x", linewidth=0.3)
+        return figure
+
+
 def draw_norms(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure:
     """Draw Figure 2: the gradient norm before clipping, by step, and its coefficient of
     variation, by run.
@@ -107,7 +142,10 @@ def draw_norms(groups: Mapping[str, Sequence[RunCurves]], window: int) -> Figure
     with matplotlib.rc_context(STYLE):
         figure, [curves, dots] = _figure(2.6, 2, width_ratios=(2.2, 1))
         for index, (label, runs) in enumerate(groups.items()):
-            _draw_band(curves, band(runs, "grad_norm", window), label, index)
+            norms = band(runs, "grad_norm", window)
+            # A step without any signal has a norm of 0, which a logarithmic axis cannot show.
+            norms.mean[norms.mean == 0] = np.nan
+            _draw_band(curves, norms, label, index)
             variations = [variation(run.metrics["grad_norm"]) for run in runs]
             dots.plot(
                 variations, [index] * len(runs), "o", markersize=3, color=_line(index)["color"]

@@ -1,10 +1,10 @@
-"""Tables 1 and 2 of the paper as rows to reproduce, each with its folder and the flags of its
-two programs.
+"""Tables 1 and 2 of the paper, and a table of all methods, as rows to reproduce, each with its
+folder and the flags of its two programs.
 """
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -27,18 +27,20 @@ class Ground:
 
 
 @dataclass(frozen=True)
-class PaperTable:
-    """A table of the paper."""
+class RowTable:
+    """A table of the paper, or one with more methods."""
 
-    title: str
+    title: str  # as in data/paper_tables.json
     rows: tuple[str, ...]  # base, <algorithm> or AD-<algorithm>
     grounds: dict[str, Ground]  # by --preset
+    folder: str  # of its rows in runs/, and of their records
 
 
 TINY = Ground(("tiny",), "arithmetic")
-PAPER_TABLES = {
-    "table1": PaperTable(
+TABLES = {
+    "table1": RowTable(
         title="Table 1",
+        folder="table1",
         rows=("base", "reinforce", "remax", "grpo", "reinforce_pp", "bnpo"),
         grounds={
             "paper": Ground(("paper-1.5b", "paper-7b"), "paper"),
@@ -46,8 +48,9 @@ PAPER_TABLES = {
             "tiny": TINY,
         },
     ),
-    "table2": PaperTable(
+    "table2": RowTable(
         title="Table 2",
+        folder="table2",
         rows=("base", "grpo", "reinforce_pp", "AD-grpo", "AD-reinforce_pp", "AD-bnpo"),
         grounds={
             "paper": Ground(("paper-format",), "paper-format"),
@@ -62,6 +65,24 @@ PAPER_TABLES = {
         },
     ),
 }
+# Without `gdpo`, which with one reward is GRPO up to one factor per step, and without `beta` and
+# `weight`, which are families.
+TABLES["methods"] = replace(
+    TABLES["table1"],
+    rows=(
+        *TABLES["table1"].rows,
+        "rloo",
+        "reinforce_pp_baseline",
+        "opo",
+        "maxrl",
+        "pass_at_k",
+        "eb",
+        "shrinkage",
+        "curverl",
+    ),
+)
+METHOD_FLAGS = {"pass_at_k": ("--k", "4")}
+"""Flags that a method needs, by algorithm."""
 # Flags of train.py and eval.py that follow from a row's name and folder.
 ROW_FLAGS = (
     "--preset",
@@ -79,8 +100,9 @@ ROW_FLAGS = (
 class Choice:
     """Rows of a table, and how to make them."""
 
-    table: tyro.conf.Positional[Literal["table1", "table2"]]
-    """Table of the paper."""
+    table: tyro.conf.Positional[Literal["table1", "table2", "methods"]]
+    """Table of the paper, or `methods`: Table 1 with a row for every method that needs no reward
+    but the accuracy. It shares its rows with table1."""
     rows: tuple[str, ...] = ()
     """Rows to make: base and algorithms, AD-<algorithm> in Table 2. The default is all."""
     models: tuple[str, ...] = ()
@@ -99,21 +121,23 @@ class Choice:
     """Part of the rows to make, such as 2/4: every fourth row, from the second on. So four machines
     with a common file system share a table."""
     output_dir: Path | None = None
-    """Folder of the rows. The default is runs/<table>, or runs/<table>-<preset>."""
+    """Folder of the rows. The default is runs/<table>, or runs/<table>-<preset>, where `methods`
+    stands for table1."""
 
     @property
     def folder(self) -> Path:
-        name = self.table if self.preset == "paper" else f"{self.table}-{self.preset}"
+        name = TABLES[self.table].folder
+        name = name if self.preset == "paper" else f"{name}-{self.preset}"
         return self.output_dir or Path("runs") / name
 
     @property
     def records(self) -> Path:
         """The repository's own results of these rows, if it has some."""
-        return ROOT / "studies" / self.preset / self.table
+        return ROOT / "studies" / self.preset / TABLES[self.table].folder
 
     @property
     def ground(self) -> Ground:
-        return PAPER_TABLES[self.table].grounds[self.preset]
+        return TABLES[self.table].grounds[self.preset]
 
 
 @dataclass(frozen=True)
@@ -188,7 +212,7 @@ def all_rows(choice: Choice, seeds: Sequence[int]) -> list[Row]:
     """Return every row of the table with each of `seeds`. Raises InputError for flags that
     follow from a row.
     """
-    table = PAPER_TABLES[choice.table]
+    table = TABLES[choice.table]
     rows = []
     for preset in choice.ground.presets:
         for method in table.rows:
@@ -236,7 +260,9 @@ def _row(choice: Choice, preset: str, method: str, seed: int) -> Row:
     ]
     model = copies[0] if copies else model
     folder = choice.folder / (f"{short_name(model)}-{method}" + f"-seed{seed}" * (method != "base"))
-    train = ["--preset", preset, "--algo", method.removeprefix("AD-"), "--seed", str(seed)]
+    algo = method.removeprefix("AD-")
+    train = ["--preset", preset, "--algo", algo, *METHOD_FLAGS.get(algo, ())]
+    train += ["--seed", str(seed)]
     if choice.table == "table2":
         train += [
             "--rewards",

@@ -1,0 +1,161 @@
+"""Print the verdicts of studies/smollm2/README.md by its registered rules, from the recorded rows.
+
+    python dev/verdicts.py
+
+Differences are those of runs with the same seed. As long as seeds are missing, a verdict is what
+the rules would say of the seeds that are there.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bnpo.files import ROOT, whole_json_lines
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from compare import over_seeds
+from compare_evaluations import holm
+from paper.curves import variation
+from paper.results import METHODS
+
+RECORDS = ROOT / "studies" / "smollm2"
+SEEDS = 5
+Values = dict[str, dict[int, float]]
+"""A number for each run, by method and seed."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Method `a` minus method `b` over the seeds that both have. `low` and `high` are the 95 %
+    interval, and `p` is the p-value after Holm's correction.
+    """
+
+    a: str
+    b: str
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the difference is above or below 0 after the correction, or else 0."""
+        return int(np.sign(self.mean)) if self.p < 0.05 else 0
+
+
+def read(table: str, value: Callable[[Path], float]) -> Values:
+    """Return `value` of the folder of every recorded run of a table."""
+    found: Values = {}
+    for folder in sorted((RECORDS / table).glob("*-seed*")):
+        name, _, seed = folder.name.rpartition("-seed")
+        method = name.removeprefix("SmolLM2-135M-Instruct-")
+        found.setdefault(method, {})[int(seed)] = value(folder)
+    return found
+
+
+def score(folder: Path) -> float:
+    """Return the average of the three test sets, in percent."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return 100 * results["average"]["pass1"]
+
+
+def norm_variation(folder: Path) -> float:
+    """Return the coefficient of variation of the gradient norm before clipping."""
+    lines = whole_json_lines(folder / "metrics.jsonl")
+    return variation(np.array([line["grad_norm"] for line in lines if "grad_norm" in line]))
+
+
+def differences(
+    values: Values, pairs: Sequence[tuple[str, str]], corrected: bool = True
+) -> list[Difference]:
+    """Return the difference of each pair of methods that has two seeds or more."""
+    tested = []
+    for a, b in pairs:
+        seeds = sorted(values.get(a, {}).keys() & values.get(b, {}).keys())
+        if len(seeds) > 1:
+            test = over_seeds(np.array([values[a][seed] - values[b][seed] for seed in seeds]))
+            tested.append((a, b, len(seeds), test))
+    p_values = [test["p_value"] for *_, test in tested]
+    if corrected:
+        p_values = holm(p_values)
+    return [
+        Difference(a, b, seeds, test["difference"], test["low"], test["high"], p)
+        for (a, b, seeds, test), p in zip(tested, p_values, strict=True)
+    ]
+
+
+def lead(found: Sequence[Difference]) -> str:
+    """Return the verdict on the lead of a method, from its differences from all others (3, 4)."""
+    signs = [difference.sign for difference in found]
+    if -1 in signs:
+        return "against the paper"
+    is_highest = all(difference.mean > 0 for difference in found)
+    return "for the paper" if is_highest and signs.count(1) >= 2 else "undecided"
+
+
+def stability(found: Sequence[Difference]) -> str:
+    """Return the verdict on the variation of the gradient norm, from BNPO's differences (5)."""
+    if any(difference.low > 0 for difference in found):
+        return "against the paper"
+    return "for the paper" if all(difference.high < 0 for difference in found) else "undecided"
+
+
+def decomposition(found: Sequence[Difference]) -> str:
+    """Return the verdict on AD, from the differences to the methods without it (6)."""
+    signs = [difference.sign for difference in found]
+    if -1 in signs:
+        return "against the paper"
+    return "for the paper" if all(sign == 1 for sign in signs) else "undecided"
+
+
+def show(
+    title: str,
+    values: Values,
+    pairs: Sequence[tuple[str, str]],
+    judge: Callable[[Sequence[Difference]], str],
+    corrected: bool = True,
+) -> None:
+    """Print the differences of `pairs` as a Markdown table, with the verdict on them."""
+    found = differences(values, pairs, corrected)
+    print(f"### {title}\n")
+    if len(found) < len(pairs):
+        print("Too few seeds are finished.\n")
+        return
+    print(f"| | seeds | difference | 95 % interval | p{' (Holm)' * corrected} |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for one in found:
+        interval = f"{one.low:+.2f} to {one.high:+.2f}"
+        label = f"{_label(one.a)} minus {_label(one.b)}"
+        print(f"| {label} | {one.seeds} | {one.mean:+.2f} | {interval} | {one.p:.3f} |")
+    seeds = min(one.seeds for one in found)
+    missing = "" if seeds == SEEDS else f" with {seeds} of {SEEDS} seeds"
+    print(f"\nVerdict{missing}: **{judge(found)}**.\n")
+
+
+def _label(method: str) -> str:
+    algo = method.removeprefix("AD-")
+    return method.replace(algo, METHODS[algo])
+
+
+def main() -> None:
+    """Print all verdicts."""
+    scores, decomposed = read("table1", score), read("table2", score)
+    others = ("reinforce", "remax", "grpo", "reinforce_pp")
+    show("Table 1: BNPO's lead, in points", scores, [("bnpo", name) for name in others], lead)
+    variations = read("table1", norm_variation)
+    pairs = [("bnpo", "reinforce"), ("bnpo", "grpo")]
+    title = "Stability: coefficient of variation of the gradient norm"
+    show(title, variations, pairs, stability, corrected=False)
+    pairs = [(f"AD-{name}", name) for name in ("grpo", "reinforce_pp")]
+    show("Table 2: decomposition, in points", decomposed, pairs, decomposition)
+    pairs = [("AD-bnpo", f"AD-{name}") for name in ("grpo", "reinforce_pp")]
+    show("Table 2: AD-BNPO's lead, in points", decomposed, pairs, lead)
+
+
+if __name__ == "__main__":
+    main()

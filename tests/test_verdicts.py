@@ -1,0 +1,59 @@
+"""The verdicts of the study on SmolLM2, by the rules of its page."""
+
+import sys
+
+import pytest
+from scipy import stats
+
+from bnpo.files import ROOT
+
+sys.path.insert(0, str(ROOT / "dev"))
+from verdicts import Difference, decomposition, differences, lead, stability
+
+
+def difference(mean: float, half: float, p: float) -> Difference:
+    return Difference("bnpo", "grpo", 5, mean, mean - half, mean + half, p)
+
+
+UP, DOWN, UP_A_LITTLE, DOWN_A_LITTLE = (
+    difference(3, 1, 0.01),
+    difference(-3, 1, 0.01),
+    difference(1, 2, 0.4),
+    difference(-1, 2, 0.4),
+)
+
+
+@pytest.mark.parametrize(
+    ("judge", "found", "verdict"),
+    [
+        (lead, [UP, UP, UP_A_LITTLE, UP_A_LITTLE], "for the paper"),
+        (lead, [UP, UP, UP, DOWN_A_LITTLE], "undecided"),  # its mean is not the highest
+        (lead, [UP, UP_A_LITTLE, UP_A_LITTLE, UP_A_LITTLE], "undecided"),
+        (lead, [UP, UP, UP, DOWN], "against the paper"),
+        (stability, [DOWN, DOWN], "for the paper"),
+        (stability, [DOWN, DOWN_A_LITTLE], "undecided"),
+        (stability, [DOWN, UP], "against the paper"),
+        (decomposition, [UP, UP], "for the paper"),
+        (decomposition, [UP, UP_A_LITTLE], "undecided"),
+        (decomposition, [UP, DOWN], "against the paper"),
+    ],
+)
+def test_verdicts_follow_the_registered_rules(judge, found, verdict):
+    assert judge(found) == verdict
+
+
+def test_differences_are_paired_by_seed_and_corrected_by_holm():
+    values = {
+        "bnpo": {0: 40.0, 1: 44.0, 2: 41.0},
+        "grpo": {0: 39.0, 1: 40.0, 2: 39.5, 3: 90.0},
+        "remax": {1: 43.9, 2: 41.2},
+        "reinforce": {2: 0.0},  # one common seed says nothing
+    }
+    grpo, remax = differences(values, [("bnpo", b) for b in ("grpo", "remax", "reinforce")])
+    expected = [stats.ttest_1samp(x, 0).pvalue for x in ([1.0, 4.0, 1.5], [0.1, -0.2])]
+    assert (grpo.seeds, remax.seeds) == (3, 2)
+    assert grpo.p == pytest.approx(2 * expected[0])
+    assert remax.p == pytest.approx(max(expected[1], 2 * expected[0]))
+    assert differences(values, [("bnpo", "grpo")], corrected=False)[0].p == pytest.approx(
+        expected[0]
+    )
