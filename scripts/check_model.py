@@ -169,7 +169,7 @@ def prove(folder: Path, tokenizer, tokens: int) -> tuple[float, float]:
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     settings = with_settings(PRESETS["tiny"], model=str(folder))
     learner = Learner(str(folder), tokens, settings, trains=False)
-    longest = settings.sampling.max_prompt_tokens + settings.sampling.max_answer_tokens
+    longest = settings.sampling.longest
     engine = EngineSettings(max_tokens=longest, dtype="float32")
     sampler = Sampler(str(folder), tokenizer, engine)
     text = np.random.default_rng(0).integers(tokens, size=2 * COMPARED_TOKENS).tolist()

@@ -34,7 +34,6 @@ from scipy.special import betaln
 from bnpo.batch import Batch, Task, has_signal, sample_batch
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
 from bnpo.files import InputError
-from bnpo.grading.rewards import reward_name
 from bnpo.policy.memory import sampler_settings
 from bnpo.ranks import check_cuda
 from bnpo.runs.findings import find, unstated_share
@@ -104,7 +103,7 @@ def sample_answers(config: TrainConfig) -> Sample:
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     from bnpo.policy.sampler import Sampler  # imports vLLM
 
-    engine = sampler_settings(prepared.shape, config, prepared.longest)
+    engine = sampler_settings(prepared.shape, config, prepared.longest_with_evaluations)
     sampler = Sampler(str(prepared.model), prepared.task.tokenizer, engine)
     try:
         started = time.perf_counter()
@@ -175,7 +174,7 @@ def report_answers(fit: BetaFit, config: TrainConfig) -> None:
 def report(sample: Sample, config: TrainConfig) -> None:
     """Print the table, the first answers and the findings."""
     batch, task = sample.batch, sample.task
-    names = [reward_name(reward) for reward in config.data.rewards]
+    names = config.data.reward_names
     counted, signal = ~batch.failed, config.signal_rewards  # [n, m], indices
     mixed = has_signal(batch.rewards[:, :, signal], batch.failed).mean()
     n, m, _ = batch.rewards.shape

@@ -100,7 +100,7 @@ def test_groups_have_the_answers_and_rewards_of_their_questions(tmp_path):
 )
 def test_questions_are_drawn_until_enough_have_a_signal(draws, trained, drawn, tmp_path):
     batch, _ = sampled(tmp_path, draws)
-    assert batch.trained.tolist() == trained
+    assert batch.trained_groups.tolist() == trained
     assert len(batch.groups) == batch.place == drawn
 
 
@@ -145,7 +145,7 @@ SIDE = [["good and long", "good"], ["bad and long", "bad"], ["good", "bad"], ["b
 )
 def test_the_first_reward_or_that_of_the_flag_is_the_signal(settings, trained, tmp_path):
     batch, _ = sampled(tmp_path, [SIDE[:2], SIDE[2:]], functions=("good", "long"), **settings)
-    assert batch.trained.tolist() == trained
+    assert batch.trained_groups.tolist() == trained
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,13 @@ class SampledGroup(NamedTuple):
     answers: list[Answer]
 
 
+class GreedyAnswer(NamedTuple):
+    """The most likely answer to a question."""
+
+    answer: Answer
+    grades: Grades  # rewards [1, K]
+
+
 @dataclass(frozen=True)
 class Group:
     """The m answers to one question, with K rewards each."""
@@ -71,8 +78,7 @@ class Group:
     # [m], answers that advantages and the gradient leave out: a reward could not be computed
     # or, with ReMax, that of the greedy answer, so that the group has no baseline
     failed: np.ndarray
-    # For ReMax: (the greedy answer, its grades with rewards [1, K])
-    greedy: tuple[Answer, Grades] | None = None
+    greedy: GreedyAnswer | None = None  # for ReMax
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Batch:
     failed: np.ndarray  # [q, m], answers that are left out
     lengths: np.ndarray  # [q, m], tokens of every answer
     greedy_rewards: np.ndarray | None  # [q, K] for ReMax
-    trained: np.ndarray  # [n], indices of the groups that are trained on
+    trained_groups: np.ndarray  # [n], indices of the groups that are trained on
     place: int  # behind the last question, in the order of `questions_at`
     seconds: dict[str, float]  # of this rank: generate, reward, and gather (waiting for others)
     sampling_seconds: np.ndarray  # [ranks], how long each rank sampled
@@ -100,9 +106,25 @@ class Batch:
         n, m = len(answers), len(answers[0])
         rewards, failed = np.zeros((n, m, 1)), np.zeros((n, m), dtype=bool)
         grades = Grades(rewards[0], failed[0], Counter())
-        groups = [Group(i, prompts[i], answers[i], grades, failed[0]) for i in range(n)]
-        lengths = np.array([[len(answer.token_ids) for answer in group] for group in answers])
-        return cls(groups, rewards, failed, lengths, None, np.arange(n), n, {}, np.zeros(1))
+        return cls(
+            groups=[Group(i, prompts[i], answers[i], grades, failed[0]) for i in range(n)],
+            rewards=rewards,
+            failed=failed,
+            lengths=np.array([[len(answer.token_ids) for answer in group] for group in answers]),
+            greedy_rewards=None,
+            trained_groups=np.arange(n),
+            place=n,
+            seconds={},
+            sampling_seconds=np.zeros(1),
+        )
+
+    @property
+    def trained_answers(self) -> list[tuple[list[int], Answer]]:
+        """Prompt and answer of the N = n m answers that are trained on, group after group. Indices
+        of answers, as in `Update.old_logprobs`, are in this order.
+        """
+        groups = [self.groups[i] for i in self.trained_groups]
+        return [(group.prompt, answer) for group in groups for answer in group.answers]
 
     @property
     def finished(self) -> np.ndarray:
@@ -113,7 +135,7 @@ class Batch:
     def failures(self) -> Counter[str]:
         """Rewards that could not be computed, by kind, those of greedy answers included."""
         grades = [group.grades for group in self.groups]
-        grades += [group.greedy[1] for group in self.groups if group.greedy]
+        grades += [group.greedy.grades for group in self.groups if group.greedy]
         return sum((of_group.failures for of_group in grades), Counter())
 
 
@@ -134,15 +156,15 @@ def sample_batch(
     for draw in range(1 + config.batch.resample_rounds):
         questions, place = questions_at(len(task.problems), n, place, seed)
         seeds = sampling_seeds(seed, steps_done, questions, draw)
-        drawn, of_phases = sample_groups(task, questions, seeds, sampler, config)
-        groups += drawn
-        seconds.update(of_phases)  # adds
+        new_groups, phase_seconds = sample_groups(task, questions, seeds, sampler, config)
+        groups += new_groups
+        seconds.update(phase_seconds)  # adds
         rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
         failed = np.stack([group.failed for group in groups])  # [q, m]
         signals = has_signal(rewards[:, :, config.signal_rewards], failed)  # [q]
         if signals.sum() >= n:
             break
-    greedy = [group.greedy[1].rewards for group in groups if group.greedy]  # [q][1, K]
+    greedy = [group.greedy.grades.rewards for group in groups if group.greedy]  # [q][1, K]
     return Batch(
         groups=groups,
         rewards=rewards,
@@ -150,7 +172,7 @@ def sample_batch(
         lengths=np.array([[len(answer.token_ids) for answer in g.answers] for g in groups]),
         greedy_rewards=np.concatenate(greedy) if greedy else None,
         # n groups in their order: those with a signal, and others if these do not fill the batch
-        trained=np.sort(np.argsort(~signals, kind="stable")[:n]),
+        trained_groups=np.sort(np.argsort(~signals, kind="stable")[:n]),
         place=place,
         seconds=dict(seconds),
         sampling_seconds=np.array(gather(seconds["generate"])),
@@ -194,12 +216,13 @@ def sample_groups(
     own_groups = []
     for i, question in enumerate(own):
         answers, outcomes = graded[False, i]
-        grades, greedy = task.grader.collect(outcomes), None
+        grades = task.grader.collect(outcomes)
         failed = grades.failed  # [m]
+        greedy = None
         if (True, i) in graded:
             [answer], outcomes = graded[True, i]
-            greedy = answer, task.grader.collect(outcomes)
-            failed = failed | greedy[1].failed  # [m] | [1]
+            greedy = GreedyAnswer(answer, task.grader.collect(outcomes))
+            failed = failed | greedy.grades.failed  # [m] | [1]
         own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))
     graded_at = time.perf_counter()
     groups = list(chain.from_iterable(gather(own_groups)))
@@ -208,7 +231,7 @@ def sample_groups(
         "reward": graded_at - sampled_at,  # waits for the last rewards
         "gather": time.perf_counter() - graded_at,  # waits for the slowest rank
     }
-    greedy_grades = [group.greedy[1] for group in groups if group.greedy]
+    greedy_grades = [group.greedy.grades for group in groups if group.greedy]
     task.grader.check_ranges([*(group.grades for group in groups), *greedy_grades])
     return groups, seconds
 
@@ -222,8 +245,8 @@ def has_signal(
     """
     return np.array(
         [
-            len(np.unique(of_question[~lost], axis=0)) > 1
-            for of_question, lost in zip(rewards, failed, strict=True)
+            len(np.unique(question_rewards[~lost], axis=0)) > 1
+            for question_rewards, lost in zip(rewards, failed, strict=True)
         ],
         dtype=bool,
     )
@@ -241,10 +264,10 @@ def all_wrong_energy(
     A side reward (length, format) differs between wrong answers, too. An estimator that divides by
     the deviation of a group, as GRPO does, gives such a group the size of any other.
     """
-    of_groups = (advantages**2).sum(axis=1)  # [q]
+    group_energy = (advantages**2).sum(axis=1)  # [q]
     all_wrong = ((rewards == lowest) | failed).all(axis=1)  # [q]
-    total = of_groups.sum()
-    return float(of_groups[all_wrong].sum() / total) if total else np.nan
+    total = group_energy.sum()
+    return float(group_energy[all_wrong].sum() / total) if total else np.nan
 
 
 def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np.ndarray, int]:

@@ -163,10 +163,15 @@ class DataSettings:
     lie outside [0, 1] and --algo needs a range, as bnpo does; with the default, others, such as
     grpo, take any values as they are."""
 
+    @property
+    def reward_names(self) -> list[str]:
+        """Names of the rewards in metrics."""
+        return list(map(reward_name, self.rewards))
+
     def __post_init__(self) -> None:
         for reward in self.rewards:
             check_function("rewards", reward, BUILT_IN)
-        names, (low, high) = list(map(reward_name, self.rewards)), self.reward_range
+        names, (low, high) = self.reward_names, self.reward_range
         if not names:
             raise InputError("--rewards: name at least one")
         if len(set(names)) < len(names):
@@ -243,9 +248,9 @@ class SamplingSettings:
     """Seed of the order of questions, of all sampling, and of LoRA's first values."""
 
     @property
-    def drawn(self) -> tuple[float, int | None]:
-        """Temperature and top k of the learner's log-probabilities."""
-        return self.temperature, self.top_k
+    def longest(self) -> int:
+        """The most tokens of a prompt with its answer."""
+        return self.max_prompt_tokens + self.max_answer_tokens
 
 
 @settings
@@ -399,7 +404,7 @@ class TrainConfig:
             raise InputError(
                 f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
             )
-        names = list(map(reward_name, self.data.rewards))
+        names = self.data.reward_names
         if batch.signal not in (None, ALL_REWARDS, *names):
             known = ", ".join([*names, ALL_REWARDS])
             raise InputError(f"--signal: there is no reward '{batch.signal}'; known: {known}")
@@ -411,12 +416,12 @@ class TrainConfig:
         """Indices of the rewards of --signal: a question has a signal if its answers differ in one
         of them. The first one decides whether an answer is right.
         """
-        names, signal = list(map(reward_name, self.data.rewards)), self.batch.signal
-        weights = self.method.reward_weights or (1.0,) * len(names)
-        trained = [k for k, weight in enumerate(weights) if weight]  # others are only recorded
+        names, signal = self.data.reward_names, self.batch.signal
+        weights = self.method.weights_of_rewards(len(names))
+        weighted = [k for k, weight in enumerate(weights) if weight]  # others are only recorded
         if signal is None:
-            return trained[:1]
-        return trained if signal == ALL_REWARDS else [names.index(signal)]
+            return weighted[:1]
+        return weighted if signal == ALL_REWARDS else [names.index(signal)]
 
     @property
     def users_range(self) -> tuple[float, float]:

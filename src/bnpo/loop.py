@@ -41,8 +41,8 @@ def one_step(
     sync: WeightSync,
     config: TrainConfig,
 ) -> Step:
-    """Make the step after `progress` and return what it did, the same on all ranks but for seconds
-    and the log-probabilities of a rank's own answers. Raises RunError.
+    """Make the step after `progress` and return what it did. All ranks return the same, except for
+    the seconds and the log-probabilities of a rank's own answers. Raises RunError.
     """
     started, step = time.perf_counter(), progress.step + 1
     # Sample m answers to each of n questions. Answers are graded while others are still sampled.
@@ -59,8 +59,9 @@ def one_step(
         failed=batch.failed,  # [q, m]
     )  # [q, m]
 
-    # The sampler gives its GPU memory to the learner and wakes with the new weights. Then some of
-    # them are compared bit by bit, and the log-probabilities of one answer.
+    # The sampler gives its GPU memory to the learner and wakes with the new weights. Some of them
+    # are compared bit by bit, and then both compute the log-probabilities of one answer, which
+    # must agree up to rounding.
     with sync.sampler_asleep(step, batch):
         # T passes (--ppo-iterations) of the clipped objective over the N = n m answers, under
         # ZeRO-3, with a linear warm-up.

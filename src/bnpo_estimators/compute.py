@@ -131,7 +131,7 @@ def _combine(
     for each reward, and average the advantages (Eq. 17).
     """
     k = rewards.shape[2]
-    weights = np.ones(k) if method.reward_weights is None else np.array(method.reward_weights)
+    weights = method.weights_of_rewards(k)
     # Parts of the rewards, each with the weights of its rewards and its own weight
     parts = [(list(range(k)), weights, 1.0)]
     if method.decompose:
@@ -186,8 +186,8 @@ def trained_rewards(
 ) -> np.ndarray:
     """Return the weighted mean [n, m] of the mapped rewards of each answer, nan if it failed."""
     mapped = mapped_rewards(rewards, ranges, failed)  # [n, m, K]
-    weights = np.ones(mapped.shape[2]) if method.reward_weights is None else method.reward_weights
-    return (mapped * np.array(weights)).sum(axis=2) / np.sum(weights)
+    weights = method.weights_of_rewards(mapped.shape[2])
+    return (mapped * weights).sum(axis=2) / weights.sum()
 
 
 def mapped_rewards(

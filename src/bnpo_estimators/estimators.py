@@ -53,6 +53,10 @@ class Method:
         """The function that `algo` names, and what it needs. Raises SettingError."""
         return find_estimator(self.algo)
 
+    def weights_of_rewards(self, k: int) -> np.ndarray:
+        """Return the weights of K rewards, [K]."""
+        return np.array(self.reward_weights or (1.0,) * k)
+
     def check(self, n: int, m: int, k: int, graded: bool = False) -> None:
         """Raise SettingError for settings that do not go together, or not with rewards [n, m, K],
         and for a user's estimator that cannot be loaded. `graded` rewards are not 0 and 1 only.

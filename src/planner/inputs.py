@@ -144,7 +144,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
 
 def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
-    longest = suite.max_prompt_tokens + suite.max_answer_tokens
+    longest = suite.longest
     _, shape, tokenizer = find_model(name, longest)
     answers, lines, problems_by_name = 0, [], suite_problems(suite)
     for dataset_name, dataset in suite.datasets.items():

@@ -2,7 +2,11 @@
 
 A text is a prompt with an answer without its last token, which predicts nothing. The texts of a
 micro-batch are a trie: tokens with which several texts begin pass through the model once. Only
-attention copies their keys and values for each text (bnpo.policy.model).
+attention copies their keys and values for each text (bnpo.policy.model). For example:
+
+    texts     [1 2 4]  [7]  [1 2 3]
+    row       7 | 3 | 1 2 4           three sequences, of the tokens that no text before has
+    places    [2 3 4]  [0]  [2 3 1]   of the texts' tokens in the row, which are also their keys
 """
 
 from bisect import bisect_left
@@ -49,8 +53,8 @@ def cut(lengths: np.ndarray, shared: np.ndarray, limit: float) -> tuple[list[int
     costs: list[float] = []
     own = lengths - shared
     # Cost of each text after the one before. One that is the beginning of that one has no keys.
-    of_next = own + REPEATED_KEY * np.where(own > 0, shared, 0)  # [texts]
-    for i, cost in enumerate(of_next.tolist()):
+    added = own + REPEATED_KEY * np.where(own > 0, shared, 0)  # [texts]
+    for i, cost in enumerate(added.tolist()):
         if costs and costs[-1] + cost <= limit:
             costs[-1] += cost
         else:
@@ -70,8 +74,8 @@ def plan_micro_batches(
     """
     order, shared = sort_texts(texts)
     lengths = np.array([len(texts[i]) for i in order], dtype=np.int64)
-    of_rank = max(1, ceil(len(cut(lengths, shared, budget)[0]) / ranks))  # micro-batches
-    count = of_rank * ranks
+    per_rank = max(1, ceil(len(cut(lengths, shared, budget)[0]) / ranks))  # micro-batches
+    count = per_rank * ranks
     # The lowest limit with which as many suffice makes them equal
     limit = bisect_left(
         range(budget), True, key=lambda limit: len(cut(lengths, shared, limit)[0]) <= count
@@ -84,9 +88,9 @@ def plan_micro_batches(
     costs += [0.0] * (count - len(costs))
     # All ranks compute micro-batches of similar cost at the same time, and take turns with the
     # more costly ones.
-    rounds = np.argsort(np.negative(costs), kind="stable").reshape(of_rank, ranks)
+    rounds = np.argsort(np.negative(costs), kind="stable").reshape(per_rank, ranks)
     rounds[1::2] = rounds[1::2, ::-1].copy()
-    return [[runs[i] for i in of_one_rank] for of_one_rank in rounds.T]
+    return [[runs[i] for i in column] for column in rounds.T]
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Sequences:
 
     @classmethod
     def of(
-        cls, tokens: list[np.ndarray], keys: list[np.ndarray], device: torch.device | str
+        cls, tokens: list[list[int]], keys: list[np.ndarray], device: torch.device | str
     ) -> "Sequences":
         """Return the sequences with these tokens [tokens] and keys [keys] of each."""
         sizes = [list(map(len, parts)) for parts in (tokens, keys)]
@@ -153,6 +157,46 @@ class MicroBatch:
         return torch.from_numpy(flat).to(self.input_ids.device, torch.float32)
 
 
+@dataclass(frozen=True)
+class Row:
+    """Texts in one row, where each distinct beginning stands once. Its sequences are in the order
+    of the row, its texts in the order given.
+    """
+
+    token_ids: list[list[int]]  # [sequences] x [own tokens]
+    positions: list[np.ndarray]  # [sequences] x [own tokens], in their text
+    keys: list[np.ndarray]  # [sequences] x [keys], places in the row
+    places: list[np.ndarray]  # [texts] x [tokens], where each token of a text stands in the row
+
+
+def lay_out(texts: Sequence[list[int]]) -> Row:
+    """Return the row of `texts`.
+
+    >>> row = lay_out([[1, 2, 4], [7], [1, 2, 3]])
+    >>> row.token_ids, [places.tolist() for places in row.places]
+    ([[7], [3], [1, 2, 4]], [[2, 3, 4], [0], [2, 3, 1]])
+    """
+    order, shared = sort_texts(texts)
+    lengths = np.array([len(texts[i]) for i in order])
+    own = lengths - shared  # tokens of each sequence
+    # Sequences of equal shape become neighbours, because attention computes such neighbours in one
+    # call. A text with which the one before begins has no tokens of its own, so no sequence.
+    sequences = [k for k in np.lexsort((lengths, own)) if own[k]]  # k: place in `order`
+    starts = np.zeros_like(own)
+    starts[sequences] = own[sequences].cumsum() - own[sequences]
+    places: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(texts)
+    path = np.empty(0, dtype=np.int64)  # the places of the text before, then of this one
+    for k, i in enumerate(order):
+        path = np.concatenate([path[: shared[k]], starts[k] + np.arange(own[k])])
+        places[i] = path
+    return Row(
+        token_ids=[texts[order[k]][shared[k] :] for k in sequences],
+        positions=[np.arange(shared[k], lengths[k]) for k in sequences],
+        keys=[places[order[k]] for k in sequences],
+        places=places,
+    )
+
+
 def collate(
     prompts: Sequence[list[int]],  # token ids, one prompt per answer
     answers: Sequence[list[int]],  # token ids
@@ -163,38 +207,30 @@ def collate(
     none.
     """
     if not len(indices):  # one prompt token and one answer token
-        micro_batch = collate([[0]], [[0]], np.zeros(1, dtype=np.int64), device)
-        return replace(micro_batch, indices=indices)
-    texts = [[*prompts[i], *answers[i][:-1]] for i in indices]
-    order, shared = sort_texts(texts)
-    lengths = np.array([len(texts[i]) for i in order])
-    own = lengths - shared  # tokens of each sequence
-    # Sequences of equal shape become neighbours, because attention computes such neighbours in one
-    # call. A text with which the one before begins has none.
-    by_shape = [k for k in np.lexsort((lengths, own)) if own[k]]
-    starts = np.zeros_like(own)  # places in the row
-    starts[by_shape] = own[by_shape].cumsum() - own[by_shape]
-    places: dict[int, np.ndarray] = {}  # of each text's tokens in the row
-    path = np.empty(0, dtype=np.int64)  # the places of the text before, then of this one
-    for k, text in enumerate(order):
-        path = np.concatenate([path[: shared[k]], starts[k] + np.arange(own[k])])
-        places[text] = path
-    row = np.concatenate([texts[order[k]][shared[k] :] for k in by_shape])  # token ids [tokens]
-    positions = [np.arange(shared[k], lengths[k]) for k in by_shape]
+        filler = collate([[0]], [[0]], np.zeros(1, dtype=np.int64), device)
+        return replace(filler, indices=indices)
+    pairs = [(prompts[i], answers[i]) for i in indices]
+    row = lay_out([[*prompt, *answer[:-1]] for prompt, answer in pairs])
     # The last token of a prompt predicts the first of the answer
-    predicting = [places[k][len(prompts[i]) - 1 :] for k, i in enumerate(indices)]
-    pairs = np.stack([np.concatenate(predicting), np.concatenate([answers[i] for i in indices])])
-    distinct, predictions = np.unique(pairs, axis=1, return_inverse=True)
-    arrays = {
-        "input_ids": row,
-        "position_ids": np.concatenate(positions),
-        "targets": distinct[1],
-        "predicting": distinct[0],
-        "predictions": predictions.ravel(),
-    }
+    predicting = np.concatenate(
+        [places[len(prompt) - 1 :] for (prompt, _), places in zip(pairs, row.places, strict=True)]
+    )
+    targets = np.concatenate([answer for _, answer in pairs])
+    # Equal predictions are computed once
+    (predicting, targets), predictions = np.unique(
+        np.stack([predicting, targets]), axis=1, return_inverse=True
+    )
+
+    def tensor(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(device)
+
     return MicroBatch(
-        **{name: torch.from_numpy(values).to(device) for name, values in arrays.items()},
-        sequences=Sequences.of(positions, [places[order[k]] for k in by_shape], device),
-        lengths=np.array([len(answers[i]) for i in indices]),
+        input_ids=tensor(np.concatenate(row.token_ids)),
+        position_ids=tensor(np.concatenate(row.positions)),
+        sequences=Sequences.of(row.token_ids, row.keys, device),
+        targets=tensor(targets),
+        predicting=tensor(predicting),
+        predictions=tensor(predictions.ravel()),
+        lengths=np.array([len(answer) for _, answer in pairs]),
         indices=indices,
     )

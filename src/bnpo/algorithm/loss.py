@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-# Scale or cap the output of a head, [tokens, head rows]
-LogitSteps = Callable[[torch.Tensor], torch.Tensor]
+# Scales or caps the output of a head, [tokens, head rows]
+LogitTransform = Callable[[torch.Tensor], torch.Tensor]
 LOGIT_CHUNK = {"cpu": 2**26, "cuda": 2**28}
 """Number of logits in memory at once, by type of device: 256 MB and 1 GB in fp32, or 440 and 1,766
 tokens with a vocabulary of 152k. Chunks are larger on GPUs, because each chunk reads and writes
@@ -28,11 +28,11 @@ class LogprobHead(torch.nn.Module):
         weight: torch.Tensor,  # [head rows, hidden size]
         bias: torch.Tensor | None,  # [head rows]
         vocab_size: int,
-        steps: LogitSteps | None = None,
+        transform: LogitTransform | None = None,
     ):
         super().__init__()
         self.weight, self.bias = weight, bias
-        self.vocab_size, self.steps = vocab_size, steps
+        self.vocab_size, self.transform = vocab_size, transform
 
     def forward(
         self,
@@ -44,46 +44,57 @@ class LogprobHead(torch.nn.Module):
     ) -> torch.Tensor:
         """Return log pi(target) [tokens] in fp32 at `temperature`.
 
-        The logits are hidden weight^T + bias, passed through `steps`. Ids from `vocab_size` on are
-        padding rows of the embedding: they have probability 0, as in the sampler. With `top_k`, so
-        have all but the `top_k` most likely tokens and the target. At most `chunk` logits exist at
-        a time (default: LOGIT_CHUNK), in the backward pass too.
+        The logits are hidden weight^T + bias, passed through `transform`. Ids from `vocab_size` on
+        are padding rows of the embedding: they have probability 0, as in the sampler. With `top_k`,
+        so have all but the `top_k` most likely tokens and the target. At most `chunk` logits exist
+        at a time (default: LOGIT_CHUNK), in the backward pass too.
         """
         chunk = chunk or LOGIT_CHUNK[hidden.device.type]
-        if self.steps:  # their backward pass needs logits before and after, and gradients of both
+        if self.transform:  # its backward pass needs logits and gradients before and after it
             chunk //= 4
         rows = max(1, chunk // len(self.weight))
         parts = [slice(begin, begin + rows) for begin in range(0, len(targets), rows)]
-        drawn = self.vocab_size, temperature, top_k
         return _TokenLogprobs.apply(
-            hidden, self.weight, self.bias, targets, *drawn, self.steps, parts
+            hidden,
+            self.weight,
+            self.bias,
+            targets,
+            self.vocab_size,
+            temperature,
+            top_k,
+            self.transform,
+            parts,
         )
 
 
 class _TokenLogprobs(torch.autograd.Function):
     """Log-probabilities whose backward pass computes the logits again, unless one chunk holds all
-    tokens and there are no steps.
+    tokens and there is no transform.
 
-    With d = onehot(target) - pi, passed back through the steps, the gradients are d W and d^T
+    With d = onehot(target) - pi, passed back through the transform, the gradients are d W and d^T
     hidden. This is our own code because torch's chunked `linear_cross_entropy` rounds the
     log-probabilities of a bf16 model to bf16.
     """
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, steps, parts):
-        ctx.drawn = vocab_size, temperature, top_k
-        ctx.steps, ctx.parts = steps, parts
+    def forward(
+        ctx, hidden, weight, bias, targets, vocab_size, temperature, top_k, transform, parts
+    ):
+        ctx.sampling = vocab_size, temperature, top_k
+        ctx.transform, ctx.parts = transform, parts
         logprobs = hidden.new_empty(len(targets), dtype=torch.float32)  # [tokens]
         normalizers = torch.empty_like(logprobs)  # [tokens], log of the sum of exp(logits)
         only_chunk = None  # probabilities [tokens, head rows], kept for the backward pass
         for part in parts:
             logits = linear(hidden[part], weight, bias)  # [chunk tokens, head rows]
-            logits = _as_drawn(steps(logits) if steps else logits, targets[part], *ctx.drawn)
+            if transform:
+                logits = transform(logits)
+            logits = _sampling_logits(logits, targets[part], *ctx.sampling)
             # In parts, so that the copies that torch makes are small
             few_rows = logits.split(max(1, len(logits) // 16))
             normalizers[part] = torch.cat([rows.logsumexp(dim=1) for rows in few_rows])
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - normalizers[part]
-            if len(parts) == 1 and not steps:
+            if len(parts) == 1 and not transform:
                 only_chunk = logits.sub_(normalizers[:, None]).exp_()
             # Otherwise these logits would be in memory beside those of the next chunk
             del logits, few_rows
@@ -94,7 +105,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx, upstream):
         hidden, weight, bias, *_ = ctx.saved_tensors
         hidden_gradient = torch.empty_like(hidden)  # [tokens, hidden size]
-        trained = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
+        needs_weight_gradient = ctx.needs_input_grad[1]  # not with LoRA, which freezes the head
         weight_gradient = None  # [head rows, hidden size]
         bias_gradient = torch.zeros(len(weight), device=weight.device)  # [head rows]
         for part in ctx.parts:
@@ -103,9 +114,9 @@ class _TokenLogprobs(torch.autograd.Function):
                 bias_gradient += d.sum(dim=0)
             d = d.to(hidden.dtype)
             hidden_gradient[part] = d @ weight
-            if trained and len(ctx.parts) == 1:
+            if needs_weight_gradient and len(ctx.parts) == 1:
                 weight_gradient = d.t() @ hidden  # summed up in fp32, and rounded once
-            elif trained:
+            elif needs_weight_gradient:
                 # In fp32: in bf16 the sum over many chunks would lose what the later chunks add.
                 product = linear(d.t(), hidden[part].t())
                 weight_gradient = (
@@ -125,25 +136,25 @@ def _gradient_of_logits(ctx, upstream: torch.Tensor, part: slice) -> torch.Tenso
     This is a function so that all else that a chunk needs is freed before the next step.
     """
     hidden, weight, bias, targets, normalizers, only_chunk = ctx.saved_tensors
-    _, temperature, _ = ctx.drawn
+    _, temperature, _ = ctx.sampling
     scale = upstream[part, None] / temperature  # [chunk tokens, 1]
     probabilities = only_chunk  # [chunk tokens, head rows]
     if probabilities is None:
         logits = output = linear(hidden[part], weight, bias)  # [chunk tokens, head rows]
-        if ctx.steps:
+        if ctx.transform:
             with torch.enable_grad():
-                after_steps = ctx.steps(output.requires_grad_())
-            logits = after_steps.detach().clone()
-        logits = _as_drawn(logits, targets[part], *ctx.drawn)
+                transformed = ctx.transform(output.requires_grad_())
+            logits = transformed.detach().clone()
+        logits = _sampling_logits(logits, targets[part], *ctx.sampling)
         probabilities = logits.sub_(normalizers[part, None]).exp_()
     # One at the target, less pi, times scale: written over pi to save memory.
     d = probabilities.mul_(-scale).scatter_add_(1, targets[part, None], scale)
-    if ctx.steps:
-        [d] = torch.autograd.grad(after_steps, output, d)
+    if ctx.transform:
+        [d] = torch.autograd.grad(transformed, output, d)
     return d
 
 
-def _as_drawn(
+def _sampling_logits(
     logits: torch.Tensor,
     targets: torch.Tensor,
     vocab_size: int,

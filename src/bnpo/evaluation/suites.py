@@ -259,5 +259,5 @@ def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[lis
 
 def longest_sequence(config: TrainConfig, suite: Suite | None) -> int:
     """Return the most tokens of prompt plus answer, in training and in evaluations by `suite`."""
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    longest = config.sampling.longest
     return max(longest, suite.longest if suite else 0)

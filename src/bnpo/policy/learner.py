@@ -28,6 +28,12 @@ from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, elements, layers
 from bnpo.ranks import gather
 
+TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap", "outside", "gap_max")
+"""Of the trained tokens of a micro-batch. A gap is |learner's - sampler's log-probability|. Outside
+are those whose ratio of the two probabilities differs from 1 by more than RATIO_BAND."""
+RATIO_BAND = 0.1
+REDUCE_BUCKET = 50_000_000
+
 
 @dataclass(frozen=True)
 class Update:
@@ -58,7 +64,6 @@ class Learner:
         trains=True,
     ):
         self._config = config
-        self._drawn = config.sampling.drawn  # temperature and top k of what is trained on
         self.trains_adapter = config.update.lora_rank is not None  # else all weights
         patches.compile_no_ops()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
@@ -88,12 +93,12 @@ class Learner:
         if config.hardware.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         policy = Policy(model, vocab_size)
-        trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         if config.update.lora_rank:  # DeepSpeed allocates a whole bucket
-            adapter = sum(parameter.numel() for parameter in trained)
+            adapter = sum(parameter.numel() for parameter in trainable)
             zero["reduce_bucket_size"] = min(REDUCE_BUCKET, adapter)
         self._engine, *_ = deepspeed.initialize(
-            model=policy, model_parameters=trained, config=settings
+            model=policy, model_parameters=trainable, config=settings
         )
         self._engine.train()
         self.device = self._engine.device
@@ -156,6 +161,13 @@ class Learner:
             logprobs = self._engine(batch, temperature=1.0)  # [tokens of the answers]
         return logprobs.double().cpu().numpy()
 
+    def _logprobs(self, micro_batch: MicroBatch) -> torch.Tensor:
+        """Return the log-probabilities [answer tokens] under the distribution that the sampler
+        drew from.
+        """
+        sampling = self._config.sampling
+        return self._engine(micro_batch, sampling.temperature, sampling.top_k)
+
     def update(self, batch: Batch, advantages: np.ndarray, lr: float) -> Update:
         """Pass over the N = n m answers of the trained groups `ppo_iterations` times, each pass in
         `mini_batches` optimizer updates. `advantages` [q, m] are of all groups.
@@ -173,7 +185,7 @@ class Learner:
         # from its training pass.
         with self.forward_only():
             for micro_batch in chain(*mini_batches[1:]):
-                micro_batch.old_logprobs = self._engine(micro_batch, *self._drawn)
+                micro_batch.old_logprobs = self._logprobs(micro_batch)
         statistics: list[torch.Tensor] = []  # see `_accumulate_gradient`
         norms: list[float] = []
         for _ in range(settings.ppo_iterations):
@@ -204,32 +216,30 @@ class Learner:
         answers that have a gradient, with the values that the loss needs.
         """
         config = self._config
-        groups = [batch.groups[i] for i in batch.trained]
-        advantages = advantages[batch.trained].ravel()  # [N], like all that follows
-        answers = [answer for group in groups for answer in group.answers]
-        prompts = [group.prompt for group in groups for _ in group.answers]
-        token_ids = [answer.token_ids for answer in answers]
-        sampler_logprobs = [answer.logprobs for answer in answers]
-        answer_tokens = batch.lengths[batch.trained].ravel()
+        prompts = [prompt for prompt, _ in batch.trained_answers]  # [N], like all that follows
+        answers = [answer.token_ids for _, answer in batch.trained_answers]
+        sampler_logprobs = [answer.logprobs for _, answer in batch.trained_answers]
+        lengths = batch.lengths[batch.trained_groups].ravel()
+        answer_advantages = advantages[batch.trained_groups].ravel()
         mini_batches = []
         for indices in np.split(np.arange(len(answers)), config.batch.mini_batches):
             weights = np.zeros(len(answers))  # in the loss, equal for all tokens of an answer
             weights[indices] = token_weights(
-                answer_tokens[indices],
+                lengths[indices],
                 config.update.aggregation,
                 config.sampling.max_answer_tokens,
             )
-            trained = indices[advantages[indices] != 0]  # those that have a gradient
-            texts = [prompts[i] + token_ids[i][:-1] for i in trained]
+            with_gradient = indices[answer_advantages[indices] != 0]
+            texts = [prompts[i] + answers[i][:-1] for i in with_gradient]
             plan = plan_micro_batches(
                 texts, dist.get_world_size(), config.hardware.micro_batch_tokens
             )
             micro_batches = [
-                collate(prompts, token_ids, trained[part], self.device)
+                collate(prompts, answers, with_gradient[part], self.device)
                 for part in plan[dist.get_rank()]
             ]
             for micro_batch in micro_batches:
-                micro_batch.advantages = micro_batch.per_token(advantages)
+                micro_batch.advantages = micro_batch.per_token(answer_advantages)
                 micro_batch.weights = micro_batch.per_token(weights)
                 micro_batch.sampler_logprobs = micro_batch.per_token(sampler_logprobs)
             mini_batches.append(micro_batches)
@@ -243,7 +253,7 @@ class Learner:
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].
-            logprobs = self._engine(micro_batch, *self._drawn)
+            logprobs = self._logprobs(micro_batch)
             if micro_batch.old_logprobs is None:  # before any update
                 micro_batch.old_logprobs = logprobs.detach()
             old, sampler_logprobs = micro_batch.old_logprobs, micro_batch.sampler_logprobs
@@ -275,27 +285,22 @@ class Learner:
         return statistics
 
 
-TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap", "outside", "gap_max")
-"""Of the trained tokens of a micro-batch. A gap is |learner's - sampler's log-probability|. Outside
-are those whose ratio of the two probabilities differs from 1 by more than RATIO_BAND."""
-RATIO_BAND = 0.1
-
-
 def token_metrics(statistics: list[list[float]]) -> dict[str, float]:
     """Return loss, number of trained tokens, and means over these tokens, from the TOKEN_STATISTICS
     of all micro-batches [micro-batches, 7] of every rank. A collective.
     """
     own = np.array(statistics).reshape(-1, len(TOKEN_STATISTICS))
     sums = [sum(column) for column in own[:, :-1].T.tolist()]  # of this rank
-    of_ranks = np.array(gather([*sums, own[:, -1].max(initial=0.0)]))  # [ranks, 7]
-    tokens, loss, clipped_low, clipped_high, gap, outside, _ = of_ranks.sum(axis=0).tolist()
-    metrics = {"loss": loss, "tokens/trained": tokens}
+    by_rank = np.array(gather([*sums, own[:, -1].max(initial=0.0)]))  # [ranks, 7]
+    total = dict(zip(TOKEN_STATISTICS, by_rank.sum(axis=0).tolist(), strict=True))
+    tokens = total["tokens"]
+    metrics = {"loss": total["loss"], "tokens/trained": tokens}
     if tokens:
-        metrics["clipped_low"] = clipped_low / tokens  # share whose gradient the clip removed
-        metrics["clipped_high"] = clipped_high / tokens
-        metrics["sampler_learner_gap_mean"] = gap / tokens
-        metrics["sampler_learner_ratio_outside"] = outside / tokens
-        metrics["sampler_learner_gap_max"] = float(of_ranks[:, -1].max())
+        metrics["clipped_low"] = total["clipped_low"] / tokens  # share with the gradient cut off
+        metrics["clipped_high"] = total["clipped_high"] / tokens
+        metrics["sampler_learner_gap_mean"] = total["gap"] / tokens
+        metrics["sampler_learner_ratio_outside"] = total["outside"] / tokens
+        metrics["sampler_learner_gap_max"] = float(by_rank[:, -1].max())
     return metrics
 
 
@@ -325,7 +330,6 @@ def _check_loaded(model: torch.nn.Module, folder: Path, missing: set[str]) -> No
 
 
 # Elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB
-REDUCE_BUCKET = 50_000_000
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

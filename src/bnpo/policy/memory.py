@@ -119,7 +119,7 @@ def scoring_memory(shape: ModelShape, config: TrainConfig, ranks: int, chunk: in
     sync, beside the sampler. The head has at most `chunk` logits at once.
     """
     size, sampling = DTYPE_BYTES[config.hardware.dtype], config.sampling
-    longest = sampling.max_prompt_tokens + sampling.max_answer_tokens
+    longest = sampling.longest
     activations = size * longest * (6 * shape.hidden + 3 * shape.intermediate)
     logits = logit_bytes(size) * min(longest * shape.vocabulary, chunk)
     return gathered_memory(shape, config, ranks) + activations + logits

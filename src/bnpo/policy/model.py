@@ -9,7 +9,7 @@ from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PretrainedConfig
 
 from bnpo.algorithm.batching import MicroBatch, Sequences
-from bnpo.algorithm.loss import LogitSteps, LogprobHead
+from bnpo.algorithm.loss import LogitTransform, LogprobHead
 from bnpo.ranks import AMPERE, compute_capability
 
 ATTENTION = "bnpo"  # name of `attention` among transformers' implementations
@@ -27,7 +27,7 @@ class Policy(torch.nn.Module):
         self.model = model
         head = model.get_output_embeddings()
         bias = getattr(head, "bias", None)
-        self.head = LogprobHead(head.weight, bias, vocab_size, logit_steps(model.config))
+        self.head = LogprobHead(head.weight, bias, vocab_size, logit_transform(model.config))
 
     def forward(
         self, batch: MicroBatch, temperature: float, top_k: int | None = None
@@ -58,7 +58,7 @@ def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
     )
 
 
-def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
+def logit_transform(config: PretrainedConfig) -> LogitTransform | None:
     """Return what the model's own `forward` does to the output of its head: scale it, cap it, or
     nothing (None).
 
@@ -70,14 +70,14 @@ def logit_steps(config: PretrainedConfig) -> LogitSteps | None:
     if scale is divisor is cap is None:
         return None
 
-    def steps(logits: torch.Tensor) -> torch.Tensor:
+    def transform(logits: torch.Tensor) -> torch.Tensor:
         if scale is not None:
             logits = logits * scale
         if divisor is not None:
             logits = logits / divisor
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    return steps
+    return transform
 
 
 def has_varlen_kernel(x: torch.Tensor) -> bool:
@@ -134,16 +134,14 @@ def attention(
     outputs = []
     for *run, count in zip(*parts, counts.tolist(), strict=True):  # `count` sequences of one shape
         # [count, heads, tokens, head size] of the query; [count, key heads, keys, head size]
-        query, key, value = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in run)
-        tokens, keys = query.shape[2], key.shape[2]
+        q, k, v = (x.unflatten(0, (count, -1)).transpose(1, 2) for x in run)
+        tokens, keys = q.shape[2], k.shape[2]
         mask = causal_lower_right(tokens, keys)
         if sliding_window is not None and sliding_window < keys:
             own_key = keys - tokens  # place of the first token's own key
-            mask = torch.ones(tokens, keys, dtype=torch.bool, device=query.device)
+            mask = torch.ones(tokens, keys, dtype=torch.bool, device=q.device)
             mask = mask.tril(own_key).triu(own_key - sliding_window + 1)
-        out = F.scaled_dot_product_attention(
-            query, key, value, mask, scale=scaling, enable_gqa=True
-        )
+        out = F.scaled_dot_product_attention(q, k, v, mask, scale=scaling, enable_gqa=True)
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None].to(dtype), None
 

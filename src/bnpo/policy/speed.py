@@ -42,10 +42,10 @@ def training_operations(model: torch.nn.Module, batch: Batch, advantages: np.nda
     hidden unit. Every distinct beginning of the answers with their prompts counts once. Work that
     is repeated in gradient checkpointing, or in several micro-batches, does not count.
     """
+    trained = zip(batch.trained_answers, advantages[batch.trained_groups].flat, strict=True)
     texts = [
-        batch.groups[i].prompt + answer.token_ids[:-1]  # the last token predicts nothing
-        for i in batch.trained
-        for answer, advantage in zip(batch.groups[i].answers, advantages[i], strict=True)
+        prompt + answer.token_ids[:-1]  # the last token predicts nothing
+        for (prompt, answer), advantage in trained
         if advantage != 0
     ]
     order, shared = sort_texts(texts)
@@ -84,7 +84,7 @@ def speed_metrics(
     the seconds that each rank sampled [ranks].
     """
     speed = {f"seconds/{phase}": value for phase, value in seconds.items()}
-    speed |= {f"sampling/seconds_{rank}": float(seconds) for rank, seconds in enumerate(sampling)}
+    speed |= {f"sampling/seconds_{rank}": float(time) for rank, time in enumerate(sampling)}
     # The other ranks wait for the slowest one.
     speed["sampling/imbalance"] = float(sampling.max() / sampling.mean())
     speed["tokens/per_second"] = metrics["tokens/sampled"] / seconds["total"]

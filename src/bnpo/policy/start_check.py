@@ -2,6 +2,7 @@
 computes.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,7 +59,7 @@ def check_start(
     """
     # The learner packs a second answer behind the first: layers that are no attention would let
     # them mix. The second is the first one reversed, since improbable text is rounded more.
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
+    longest = config.sampling.longest
     prompt, answer = _text(learner, ids, longest)
     answers, model = (answer, answer[::-1]), config.data.model
     # [tokens of both answers], like all scores here
@@ -130,21 +131,20 @@ def own_score(
     rows = torch.tensor([prompt + answer for answer in answers], device=learner.device)
 
     def move(_module: torch.nn.Module, _args: tuple, embeddings: torch.Tensor) -> torch.Tensor:
-        signs = (
-            2 * torch.randint(2, embeddings.shape, generator=torch.Generator().manual_seed(0)) - 1
-        )
-        factors = 1 + rounded * torch.finfo(embeddings.dtype).eps * signs.to(
-            embeddings.device, torch.float64
-        )
+        generator = torch.Generator().manual_seed(0)
+        signs = 2 * torch.randint(2, embeddings.shape, generator=generator) - 1
+        signs = signs.to(embeddings.device, torch.float64)
+        factors = 1 + torch.finfo(embeddings.dtype).eps * signs
         return (embeddings * factors).to(embeddings.dtype)
 
-    hook = model.get_input_embeddings().register_forward_hook(move)
+    embeddings = model.get_input_embeddings()
+    # A handle of torch is a context that removes its hook
+    hook = embeddings.register_forward_hook(move) if rounded else nullcontext()
     head.forward = lambda hidden: linear(hidden.flatten(0, 1), head.weight, policy_head.bias)[None]
     model.set_attn_implementation("eager")
-    with learner.forward_only():
+    with hook, learner.forward_only():
         logits = model(input_ids=rows, use_cache=False).logits[0]  # [answers * row, head rows]
     model.set_attn_implementation(ATTENTION)
-    hook.remove()
     del head.forward  # that of its class is back
     # [answers, row - 1, vocabulary]
     logits = logits[:, : policy_head.vocab_size].unflatten(0, rows.shape)[:, :-1]

@@ -88,11 +88,7 @@ class WeightSync:
         `bound`: rounding is unusually large in some answers, while lost weights move all. Raises
         RunError if, in each of COMPARED_ANSWERS rounds, the answer of some rank does.
         """
-        answers = [
-            (group.prompt, answer.token_ids)
-            for group in (batch.groups[i] for i in batch.trained)
-            for answer in group.answers
-        ]
+        answers = [(prompt, answer.token_ids) for prompt, answer in batch.trained_answers]
         ranks, difference = dist.get_world_size(), np.nan
         own_answers = np.array_split(np.arange(len(answers)), ranks)[dist.get_rank()]
         by_length = sorted(own_answers, key=lambda i: len(answers[i][1]), reverse=True)

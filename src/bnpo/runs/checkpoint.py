@@ -47,7 +47,7 @@ class Progress:
     place: int = 0  # the cursor of `questions_at`, behind the last question
     best: float = -1.0  # score of the best evaluation; -1: no evaluation yet
     best_step: int = -1
-    bad_steps: int = 0  # skipped updates in a row, up to this step
+    bad_steps: int = 0  # steps in a row, up to this one, with a skipped update
     ranks: int = 0  # ranks that saved the checkpoint
 
 

@@ -43,15 +43,15 @@ ALL_SAME = {
 }
 
 
-def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[str, str]]:
-    """Return kind and text of what keeps a run with these first `steps` from learning, the most
+def find(batches: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[str, str]]:
+    """Return kind and text of what keeps a run with these first `batches` from learning, the most
     certain first.
     """
-    rewards = np.concatenate([step.rewards for step in steps])  # [n, m, K], of all steps
-    failed = np.concatenate([step.failed for step in steps])  # [n, m]
-    cut_off = 1 - np.concatenate([step.finished for step in steps]).mean()
+    rewards = np.concatenate([batch.rewards for batch in batches])  # [questions, m, K], of all
+    failed = np.concatenate([batch.failed for batch in batches])  # [questions, m]
+    cut_off = 1 - np.concatenate([batch.finished for batch in batches]).mean()
     mixed = has_signal(rewards[:, :, config.signal_rewards], failed).mean()
-    failures = sum((step.failures for step in steps), Counter())
+    failures = sum((batch.failures for batch in batches), Counter())
     findings = []  # kinds and texts
     if text := _failing(failed, failures, config.data.rewards):
         findings.append(("failing", text))
@@ -59,43 +59,47 @@ def find(steps: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict[s
     if cut_off >= (MAX_CUT_OFF_SHARE if mixed >= 0.5 else MAX_CUT_OFF_SHARE_UNLEARNED):
         text = f"{cut_off:.0%} of the answers are cut off before their end"
         findings.append(("cut_off", f"{text}; raise --max-answer-tokens"))
-    if "accuracy" in config.data.rewards and (text := _unstated(steps, task, config)):
+    if "accuracy" in config.data.rewards and (text := _unstated(batches, task, config)):
         findings.append(("no_final_answer", text))
     all_same = _all_same(rewards, failed, task.grader.ranges, config)
     findings += all_same
     if mixed <= MIN_MIXED_SHARE and failed.mean() < 0.5 and not all_same:
-        names = " or ".join(reward_name(config.data.rewards[k]) for k in config.signal_rewards)
+        names = " or ".join(config.data.reward_names[k] for k in config.signal_rewards)
         text = (
             f"only {mixed:.0%} of the questions have answers that differ in {names}; raise "
             "--samples-per-question or --temperature, or take easier or harder problems"
         )
         findings.append(("few_mixed_groups", text))
-    if text := _phantom(steps, task, config):
+    if text := _phantom(batches, task, config):
         findings.append(("phantom_advantages", text))
     return [{"kind": kind, "text": text} for kind, text in findings]
 
 
-def _phantom(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
+def _phantom(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     """Return how much of the advantages comes from side rewards of groups without a right answer,
     if it is much, or ''.
     """
     first, ranges = config.signal_rewards[0], task.grader.ranges
-    weights = np.array(config.method.reward_weights or (1.0,) * len(ranges))
+    weights = config.method.weights_of_rewards(len(ranges))
     lowest, highest = ranges[first]
     if not np.delete(weights, first).any() or not np.isfinite(highest - lowest):
         return ""
-    trained = []  # advantages, rewards and failures of each step's groups
-    for step in steps:
+    advantages, rewards, failed = [], [], []  # of the groups that are trained on, by batch
+    for batch in batches:
         values = compute_advantages(
             config.method,
-            step.rewards,
+            batch.rewards,
             ranges=ranges,
-            greedy_rewards=step.greedy_rewards,
-            lengths=step.lengths,
-            failed=step.failed,
+            greedy_rewards=batch.greedy_rewards,
+            lengths=batch.lengths,
+            failed=batch.failed,
         ).values
-        trained.append([x[step.trained] for x in (values, step.rewards[:, :, first], step.failed)])
-    energy = all_wrong_energy(*map(np.concatenate, zip(*trained, strict=True)), lowest)
+        advantages.append(values[batch.trained_groups])
+        rewards.append(batch.rewards[batch.trained_groups, :, first])
+        failed.append(batch.failed[batch.trained_groups])
+    energy = all_wrong_energy(
+        np.concatenate(advantages), np.concatenate(rewards), np.concatenate(failed), lowest
+    )
     if not energy >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
         return ""
     return (
@@ -122,9 +126,9 @@ def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str])
     return text
 
 
-def unstated_share(steps: Sequence[Batch], task: Task, config: TrainConfig) -> float:
+def unstated_share(batches: Sequence[Batch], task: Task, config: TrainConfig) -> float:
     """Return the share of answers without a final answer, from at most MAX_DECODED of them."""
-    groups = [group for step in steps for group in step.groups]
+    groups = [group for batch in batches for group in batch.groups]
     answers = [answer.token_ids for group in groups for answer in group.answers]
     every = -(-len(answers) // MAX_DECODED)
     texts = task.tokenizer.batch_decode(answers[::every], skip_special_tokens=True)
@@ -132,9 +136,9 @@ def unstated_share(steps: Sequence[Batch], task: Task, config: TrainConfig) -> f
     return finals.count(None) / len(finals)
 
 
-def _unstated(steps: Sequence[Batch], task: Task, config: TrainConfig) -> str:
+def _unstated(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     """Return how many answers have no final answer, if they are many, or ''."""
-    share = unstated_share(steps, task, config)
+    share = unstated_share(batches, task, config)
     if share < MAX_UNSTATED_SHARE:
         return ""
     reads_numbers = config.data.grader == "last_number"
@@ -153,10 +157,9 @@ def _all_same(
     config: TrainConfig,
 ) -> list[tuple[str, str]]:
     """Return kind and text for each trained reward that is the same for all answers."""
-    names, weights = list(map(reward_name, config.data.rewards)), config.method.reward_weights
-    findings = []
+    names, findings = config.data.reward_names, []
     # Rewards with weight 0 are only recorded
-    for k in np.flatnonzero(weights or np.ones(len(names))):
+    for k in np.flatnonzero(config.method.weights_of_rewards(len(names))):
         values, (lowest, highest) = rewards[:, :, k][~failed], ranges[k]
         if len(values) and (values == values[0]).all():
             value = values[0]

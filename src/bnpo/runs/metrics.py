@@ -43,7 +43,6 @@ class Step:
         `ranges` [K] are those of the rewards, `model` is the learner's.
         """
         batch, failures = self.batch, self.batch.failures
-        reward_names = list(map(reward_name, config.data.rewards))
         rewards, lengths = batch.rewards, batch.lengths  # [q, m, K], [q, m]
         # Of all answers, one behind the other: [tokens]
         logprobs = np.concatenate(
@@ -63,7 +62,7 @@ class Step:
             "answers/truncated": 1 - batch.finished.mean(),
             "tokens/sampled": lengths.sum(),
             "tokens/greedy": sum(
-                len(group.greedy[0].token_ids) for group in batch.groups if group.greedy
+                len(group.greedy.answer.token_ids) for group in batch.groups if group.greedy
             ),
         }
         if config.batch.resample_rounds:
@@ -76,7 +75,7 @@ class Step:
         metrics |= _reward_metrics(batch, config, ranges)
         metrics |= _signal_metrics(batch, self.advantages, config, ranges)
         for k, fit in enumerate(self.fits):
-            prefix = f"beta/{reward_names[k]}/" if len(self.fits) > 1 else "beta/"
+            prefix = f"beta/{config.data.reward_names[k]}/" if len(self.fits) > 1 else "beta/"
             metrics |= {prefix + "E": fit.mean, prefix + "V": fit.variance}
             for name in ("a", "b", "alpha", "beta"):
                 metrics[prefix + name] = getattr(fit, name)
@@ -93,11 +92,11 @@ def _reward_metrics(
     """Return the means of the rewards, of the answers that training does not leave out."""
     counted = ~batch.failed  # [q, m]
     # Rewards as they are trained on, weighted and mapped from their ranges: [q, m], nan if left out
-    trained = trained_rewards(config.method, batch.rewards, ranges=ranges, failed=batch.failed)
-    of_questions = np.nanmean(trained[counted.any(axis=1)], axis=1)  # [n], or fewer
-    means = {"reward/mean": _mean(trained[counted]), "reward/se": _standard_error(of_questions)}
-    for k, reward in enumerate(config.data.rewards):
-        means[f"reward/{reward_name(reward)}"] = _mean(batch.rewards[:, :, k][counted])
+    combined = trained_rewards(config.method, batch.rewards, ranges=ranges, failed=batch.failed)
+    question_means = np.nanmean(combined[counted.any(axis=1)], axis=1)  # [q], or fewer
+    means = {"reward/mean": _mean(combined[counted]), "reward/se": _standard_error(question_means)}
+    for k, name in enumerate(config.data.reward_names):
+        means[f"reward/{name}"] = _mean(batch.rewards[:, :, k][counted])
     return means
 
 
@@ -113,17 +112,19 @@ def _signal_metrics(
     rewards, failed = batch.rewards, batch.failed  # [q, m, K], [q, m]
     metrics = {"groups/all_equal": _equal_share(batch, config.signal_rewards)}
     several = rewards.shape[2] > 1
-    for k, reward in enumerate(config.data.rewards if several else ()):
-        metrics[f"groups/all_equal/{reward_name(reward)}"] = _equal_share(batch, [k])
+    for k, name in enumerate(config.data.reward_names if several else ()):
+        metrics[f"groups/all_equal/{name}"] = _equal_share(batch, [k])
     first = config.signal_rewards[0]
     values, (lowest, highest) = rewards[:, :, first], ranges[first]  # [q, m]
     if np.isfinite(highest - lowest):
         for name, value in (("right", highest), ("wrong", lowest)):
-            of_kind = batch.lengths[(values == value) & ~failed]
-            metrics[f"answers/mean_tokens/{name}"] = _mean(of_kind)
+            lengths_of_kind = batch.lengths[(values == value) & ~failed]
+            metrics[f"answers/mean_tokens/{name}"] = _mean(lengths_of_kind)
         if several:
-            trained = (x[batch.trained] for x in (advantages, values, failed))
-            metrics["advantage/energy_all_wrong"] = all_wrong_energy(*trained, lowest)
+            trained = batch.trained_groups
+            metrics["advantage/energy_all_wrong"] = all_wrong_energy(
+                advantages[trained], values[trained], failed[trained], lowest
+            )
     return metrics
 
 
@@ -135,11 +136,11 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if values.size else np.nan
 
 
-def _standard_error(of_questions: np.ndarray) -> float:
-    """Return the standard error of the mean of values [n], one for each question."""
+def _standard_error(question_means: np.ndarray) -> float:
+    """Return the standard error of the mean of values [q], one for each question."""
     # Only questions are independent, not the answers to one of them
-    n = len(of_questions)
-    return float(of_questions.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+    q = len(question_means)
+    return float(question_means.std(ddof=1) / np.sqrt(q)) if q > 1 else np.nan
 
 
 def eval_metrics(results: dict) -> dict[str, float]:
@@ -185,7 +186,7 @@ def token_rows(task: Task, step: Step, learner_logprobs: Mapping[int, np.ndarray
     answers have none.
     """
     _, m = step.advantages.shape
-    trained = enumerate(step.batch.trained.tolist())  # Python's integers, which JSON knows
+    trained = enumerate(step.batch.trained_groups.tolist())  # Python's integers, which JSON knows
     with_signal = [(k, i) for k, i in trained if step.advantages[i].any()]
     rows = []
     for k, i in with_signal[:TOKEN_GROUPS]:

@@ -57,7 +57,7 @@ class PreparedRun:
     # Folder from which both load: the checkpoint, or the model of a new run or under an adapter
     model: Path
     shape: ModelShape
-    longest: int  # tokens of the longest prompt plus answer, in training and evaluation
+    longest_with_evaluations: int  # tokens of a prompt plus answer, at most
     resumed: bool  # the folder holds the run already, with or without a checkpoint
     checkpoint: Path | None  # the newest one; None: the run starts at step 0
     progress: Progress
@@ -129,8 +129,12 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     longest = longest_sequence(config, suite)
     tokenizer = prepare_tokenizer(config, model, longest)
     evaluation = prepare_evaluation(config, suite, tokenizer) if suite else None
-    limit, n = config.sampling.max_prompt_tokens, config.batch.questions_per_step
-    kept_problems, prompts = encode_problems(problems, tokenizer, limit, n)
+    kept_problems, prompts = encode_problems(
+        problems,
+        tokenizer,
+        config.sampling.max_prompt_tokens,
+        config.batch.questions_per_step,
+    )
     of_suite = evaluation.prompts.values() if evaluation else ()
     check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
     check_references(kept_problems, data.train_data, data.rewards, data.grader)
@@ -157,7 +161,17 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     task = Task(kept_problems, prompts, tokenizer, grader, tags)
     keep_tracebacks_in(folder)
     return PreparedRun(
-        config, task, evaluation, model, shape, longest, resumed, checkpoint, progress, facts, lock
+        config=config,
+        task=task,
+        evaluation=evaluation,
+        model=model,
+        shape=shape,
+        longest_with_evaluations=longest,
+        resumed=resumed,
+        checkpoint=checkpoint,
+        progress=progress,
+        data_facts=facts,
+        lock=lock,
     )
 
 

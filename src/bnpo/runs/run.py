@@ -5,12 +5,13 @@ the run's end.
 import time
 from collections import ChainMap
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch.distributed as dist
 
 from bnpo.batch import WATCHED, Batch, sample_groups, sampling_seeds, watched_questions
+from bnpo.config import TrainConfig
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
@@ -27,6 +28,35 @@ from bnpo.runs.folder import checkpoint_folder, claim_folder
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
+
+
+@dataclass(frozen=True)
+class Due:
+    """What the flags ask for after a step (0: before the first). An interval of 0 means never."""
+
+    evaluation: bool
+    watch: bool
+    """Answers to the watched questions."""
+    answers: bool
+    """A file with the step's answers."""
+    checkpoint: bool
+
+    @classmethod
+    def after(cls, step: int, last_step: int, config: TrainConfig) -> "Due":
+        """Return what is due after `step` of `last_step`."""
+        logging, save_every = config.logging, config.folder.save_every
+        is_last = step == last_step
+        evals, rollouts = logging.eval_every, logging.rollouts_every
+        return cls(
+            evaluation=evals > 0 and (step % evals == 0 or is_last),
+            watch=logging.watch_questions > 0
+            and rollouts > 0
+            and (step % rollouts == 0 or is_last),
+            # Starting with step 1, whose answers show the untrained model
+            answers=rollouts > 0 and (step - 1) % rollouts == 0,
+            # `record` also saves a new best model, and at the end.
+            checkpoint=save_every > 0 and step % save_every == 0,
+        )
 
 
 class Run:
@@ -88,23 +118,25 @@ class Run:
             self._learner = Learner(
                 str(prepared.model), len(tokenizer), config, universal=converted
             )
-        engine = sampler_settings(prepared.shape, config, prepared.longest)
+        engine = sampler_settings(prepared.shape, config, prepared.longest_with_evaluations)
         self._sampler = Sampler(str(prepared.model), tokenizer, engine)
         if checkpoint:
             # `check_start` then gives the sampler the loaded weights
             self._learner.load(checkpoint / "trainer")
         text = list(chain.from_iterable(prepared.task.prompts[:16]))
-        longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
-        self._sync = WeightSync(self._learner, self._sampler, longest)
+        self._sync = WeightSync(self._learner, self._sampler, config.sampling.longest)
         check_start(self._learner, self._sampler, self._sync, text, config)
         if rank_0:  # only now: a start that fails earlier leaves the folder as it was
             self._open_folder(engine.gpu_memory)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
-            self._watch(0)
-            scores = self._evaluate(0)
-            if self._tracker and scores:
-                self._tracker.write(0, scores)
+            due = Due.after(0, prepared.steps, config)
+            if due.watch:
+                self._watch(0)
+            if due.evaluation:
+                scores = self._evaluate(0)
+                if self._tracker:
+                    self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler, self._sync
 
@@ -126,22 +158,10 @@ class Run:
         """Return whether steps are left and nobody has asked to stop."""
         return self.progress.step < self._prepared.steps and not self._stopping
 
-    def _is_due(self, every: int, step: int) -> bool:
-        """Return whether `step` is a multiple of `every`, or the last step. If `every` is 0, it
-        never is.
-        """
-        return every > 0 and (step % every == 0 or step == self._prepared.steps)
-
     def _evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step` (0: before the first), {} if it is not
-        evaluated then.
-
-        A new best one is noted, and then saved by `save`.
-        """
-        config = self._config
-        if not self._is_due(config.logging.eval_every, step):
-            return {}
-        started, prepared = time.perf_counter(), self._prepared
+        """Return the scores of the model after `step` (0: before the first). A collective."""
+        prepared, config = self._prepared, self._config
+        started = time.perf_counter()
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(
             prepared.evaluation, self._sampler, prepared.task.grader, config, checkpoint
@@ -149,20 +169,14 @@ class Run:
         if self._tracker:
             suite = config.logging.eval_suite
             print(f"step {step}: evaluation {suite}: {describe_scores(results)}", flush=True)
-        score = results["average"]["pass1"]
-        if step and score > self.progress.best:  # the starting model (step 0) needs no checkpoint
-            self.progress = replace(self.progress, best=score, best_step=step)
         return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
 
     def _watch(self, step: int) -> dict[str, float]:
-        """Let the model after `step` answer the watched questions, if it is their turn, and
-        return the seconds.
+        """Let the model after `step` answer the watched questions, and return the seconds. A
+        collective.
         """
-        logging = self._config.logging
-        if not (logging.watch_questions and self._is_due(logging.rollouts_every, step)):
-            return {}
-        task = self._prepared.task
-        questions = watched_questions(len(task.problems), logging.watch_questions)
+        task, watched = self._prepared.task, self._config.logging.watch_questions
+        questions = watched_questions(len(task.problems), watched)
         # With seeds of their own: the rest of the run is the same without these questions
         seeds = sampling_seeds(self._config.sampling.seed, WATCHED, questions)
         started = time.perf_counter()
@@ -179,50 +193,45 @@ class Run:
 
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
-        config, ranges = self._config, self._prepared.task.grader.ranges
-        scores, watched = self._evaluate(step.number), self._watch(step.number)
-        bad_steps = self.progress.bad_steps + 1 if step.update.metrics["updates/skipped"] else 0
+        config, number = self._config, step.number
+        due = Due.after(number, self._prepared.steps, config)
+        scores = self._evaluate(number) if due.evaluation else {}
+        watched = self._watch(number) if due.watch else {}
+        is_bad = step.update.metrics["updates/skipped"] > 0
+        bad_steps = self.progress.bad_steps + 1 if is_bad else 0
         self.progress = replace(
-            self.progress, step=step.number, place=step.batch.place, bad_steps=bad_steps
+            self.progress, step=number, place=step.batch.place, bad_steps=bad_steps
         )
+        is_best = scores.get("eval/average", -1.0) > self.progress.best
+        if is_best:
+            self.progress = replace(self.progress, best=scores["eval/average"], best_step=number)
         if self._tracker:
-            self._tracker.log(
-                step.number,
-                step.metrics(config, ranges, self._learner.model)
-                | scores
-                | watched
-                | {"bad_steps": bad_steps},
-            )
+            metrics = step.metrics(config, self._prepared.task.grader.ranges, self._learner.model)
+            self._tracker.log(number, metrics | scores | watched | {"bad_steps": bad_steps})
             self._look_at_first_answers(step)
-        self._write_answers(step)
+        if due.answers or is_bad:
+            self._write_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             problem = (
                 f"the loss or the gradient norm was not finite in {bad_steps} steps in a row, up "
                 "to step"
             )
             kept = f"their answers are in {self._folder / 'rollouts'}"
-            raise RunError(f"{problem} {step.number}. Each had an update that was skipped; {kept}")
+            raise RunError(f"{problem} {number}. Each had an update that was skipped; {kept}")
         self._stopping = self._ranks.asked_to_stop()
-        is_best = self.progress.best_step == step.number
-        every = config.folder.save_every
-        if is_best or not self.continues() or (every and step.number % every == 0):
-            self.save()
+        if is_best or due.checkpoint or not self.continues():
+            self._save()
 
     def _write_answers(self, step: Step) -> None:
-        """Write the step's answers and their tokens, if it is their turn or the step was bad."""
-        every = self._config.logging.rollouts_every
-        # Starting with step 1, whose answers show the untrained model
-        due = every > 0 and (step.number - 1) % every == 0
-        if not (due or self.progress.bad_steps):
-            return
+        """Write the step's answers and their tokens. A collective."""
         # Each rank has the log-probabilities of the answers that it trained on
-        of_ranks = gather(step.update.old_logprobs)
+        logprobs_by_rank = gather(step.update.old_logprobs)
         if not self._tracker:
             return
         task, name = self._prepared.task, f"{step_name(step.number)}.jsonl"
         rollouts = rollout_rows(task, step.batch.groups, step.advantages)
         write_json_lines(self._folder / "rollouts" / name, rollouts)
-        tokens = token_rows(task, step, ChainMap(*of_ranks))
+        tokens = token_rows(task, step, ChainMap(*logprobs_by_rank))
         write_json_lines(self._folder / "tokens" / name, tokens)
 
     def _look_at_first_answers(self, step: Step) -> None:
@@ -243,8 +252,8 @@ class Run:
             with writing(self._folder):
                 write_json(self._folder / "findings.json", findings)
 
-    def save(self) -> None:
-        """Write a checkpoint. Raises InputError for a full disk."""
+    def _save(self) -> None:
+        """Write a checkpoint. A collective. Raises InputError for a full disk."""
         step, started = self.progress.step, time.perf_counter()
         card = model_card(self._config, self._prepared.data_facts["data_sources"], step)
         tokenizer, keep = self._prepared.task.tokenizer, self._config.folder.keep

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from bnpo.config import TrainConfig, flat_settings
 from bnpo.files import InputError, flush, line_of, writing
-from bnpo.grading.rewards import reward_name
 
 WANDB_MODES = ("disabled", "offline", "online")  # from the one that sends least
 FINISH_SECONDS = 15.0  # for uploading the rest to W&B at the end
@@ -28,7 +27,7 @@ class Tracker:
             print(f"W&B: {mode}, since --wandb is {flag} and WANDB_MODE is {variable}", flush=True)
         # Not W&B's own disabled mode, which leaves two folders per run in the temporary directory.
         self._wandb = None if mode == "disabled" else WandbLog(config, mode)
-        self._reward_names = list(map(reward_name, config.data.rewards))
+        self._reward_names = config.data.reward_names
         self._steps, self._done_before, self._started = steps, done, time.perf_counter()
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
