@@ -39,6 +39,7 @@ from bnpo.policy.folder import (
     model_config,
     model_folder,
 )
+from bnpo.prompts import vocabulary_size
 from bnpo.ranks import check_cuda
 
 MOST_TOKENS = 4096
@@ -90,7 +91,7 @@ def check(model: str) -> list[str]:
             layers, rows = config.num_hidden_layers, config.vocab_size
             what = f"random weights, {layers} layers of the model's shape, a vocabulary of {rows}"
         learner_off, sampler_off = prove(
-            compared, tokenizer, min(config.vocab_size, len(tokenizer))
+            compared, tokenizer, min(config.vocab_size, vocabulary_size(tokenizer))
         )
     lines = [
         f"compared with {what}, in fp32",

@@ -92,6 +92,8 @@ def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> 
         "eval_every": 0,
         "watch_questions": 0,
     }
+    if config.method.k:  # below the number of answers
+        changes["k"] = min(config.method.k, answers - 1)
     return with_settings(config, **changes)
 
 

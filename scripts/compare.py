@@ -89,8 +89,12 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
         raise InputError(f"--{name}: cannot stand behind `--`; use --algos, --seeds, --output-dir")
     preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
     runs = []
+    names: list[str] = []
     for method in args.algos:
         name = re.sub(r"[^\w.=-]+", "_", method)
+        if name in names:  # p*(1-p) and p/(1-p)
+            name += f"-{len(names)}"
+        names.append(name)
         own = ["--algo", *_words("--algos", method), *flags]
         for seed in range(args.seeds):
             folder = args.output_dir / f"{name}-seed{seed}"

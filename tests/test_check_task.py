@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bnpo.batch import Answer, Batch, Task
-from bnpo.config import PRESETS
-from check_task import enough_answers, fit_accuracies, signal_share
+from bnpo.config import PRESETS, check_config, parse_train_config
+from check_task import enough_answers, fit_accuracies, signal_share, smaller
 
 
 @pytest.mark.parametrize(("a", "b", "m"), [(0.5, 2.0, 2), (0.5, 2.0, 16), (8.0, 2.0, 4)])
@@ -41,6 +41,12 @@ def test_no_share_is_told_from_graded_rewards_or_where_nothing_can_be_fitted():
     for rewards in (np.zeros((4, 2)), [[0.5, 1.0]] * 4, [[0, 0], [1, 1]] * 2):
         graded = replace(batch, rewards=np.array(rewards, float)[:, :, None])
         assert fit_accuracies(graded, task, PRESETS["tiny"]) is None
+
+
+def test_fewer_answers_than_pass_at_k_asks_for(tmp_path):
+    flags = ("--preset", "smollm2", "--algo", "pass_at_k", "--k", "4")
+    config, _ = parse_train_config(flags, has_cuda=False)
+    check_config(smaller(config, questions=4, answers=4, folder=tmp_path / "run"), ranks=1)
 
 
 def test_the_figures_of_one_distribution():

@@ -38,6 +38,12 @@ def test_each_method_and_seed_has_a_run_of_its_own(tmp_path):
     assert (last.evaluate.suite, last.evaluate.ckpt) == ("word-problems", f"{last.run}/last")
 
 
+def test_methods_whose_names_are_alike_do_not_share_a_folder(tmp_path):
+    methods = tuple(f"weight --weight {w}" for w in ("p*(1-p)", "p/(2-p)"))
+    first, second = runs_of(Args(methods, seeds=1, output_dir=tmp_path), ["--preset", "tiny"])
+    assert first.folder != second.folder
+
+
 def test_methods_are_compared_over_the_seeds_that_both_have_and_over_problems():
     rng = np.random.default_rng(0)
     drawn = {

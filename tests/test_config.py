@@ -26,9 +26,9 @@ from bnpo.config import (
 )
 from bnpo.files import ROOT, InputError
 from bnpo.grading.rewards import GRADERS
-from bnpo.runs.checkpoint import Progress, checkpoints, rewind
+from bnpo.runs.checkpoint import Progress, checkpoints, find_checkpoint, rewind
 from bnpo.runs.folder import check_changes, claim_folder, lock_run
-from bnpo.runs.prepare import local_sources, prepare_run
+from bnpo.runs.prepare import local_sources, other_evaluation, prepare_run
 from bnpo_estimators import ESTIMATORS, Method
 from conftest import refused
 
@@ -314,7 +314,8 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     later = ["rollouts/step-000003.jsonl", "evals/step-000004/results.json"]
     later += ["checkpoints/.step-000004.unfinished/x"]
     kept = ["rollouts/step-000002.jsonl", "checkpoints/step-000002/config.json"]
-    kept += ["checkpoints/step-000003-good/config.json", "mine/step-000009", "notes/step-final.md"]
+    kept += ["checkpoints/step-000003-good/config.json", "checkpoints/step-000004.keep/x"]
+    kept += ["mine/step-000009", "notes/step-final.md"]
     for name in [*later, *kept]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
@@ -331,6 +332,25 @@ def test_rewinding_takes_what_came_later_and_nothing_else(tmp_path):
     metrics.write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
     with pytest.raises(InputError, match=r"metrics\.jsonl:2: not JSON"):
         rewind(tmp_path, Progress(2))
+
+
+def test_a_copy_of_a_run_that_followed_links_is_refused_before_a_model_is_loaded(tmp_path):
+    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
+    (tmp_path / "last").mkdir()
+    with refused("last: is a folder where a run has a link, as in a copy that followed links; del"):
+        find_checkpoint(tmp_path, ranks=1)
+
+
+def test_the_best_score_of_another_evaluation_does_not_count(tmp_path):
+    flags = ("--preset", "tiny", "--output-dir", str(tmp_path / "run"))
+    config, _ = parse_train_config(flags, has_cuda=False)
+    easy, hard = ({"evaluated": {"name": name}} for name in ("easy", "hard"))
+    config.folder.output_dir.mkdir()
+    claim_folder(config, easy)
+    assert not other_evaluation(config, easy)
+    assert other_evaluation(config, hard)
+    config, _ = parse_train_config((*flags, "--grader", "last_number"), has_cuda=False)
+    assert other_evaluation(config, easy)
 
 
 def test_flags_of_the_table_of_names_are_taken():

@@ -23,6 +23,7 @@ from bnpo.policy.folder import (
     model_folder,
     refused_by,
 )
+from bnpo.prompts import stop_token_ids, vocabulary_size
 from conftest import python, refused, report_of, run_ranks, users_environment
 from families import (
     ALSO_TRAINED,
@@ -188,6 +189,25 @@ def test_tokens_beyond_the_embedding(model):
     tokenizer.save_pretrained(model)
     with refused("its tokenizer has 264 tokens, its model 262"):
         load_tokenizer(model, 10)
+
+
+def test_ids_with_gaps_count_to_the_largest(model):
+    """Phi-4-mini's end of a turn has an id behind the number of its tokens."""
+    content = json.loads((model / "tokenizer.json").read_text())
+    [end] = [token for token in content["added_tokens"] if token["content"] == "<|im_end|>"]
+    content["model"]["vocab"].pop("<|im_end|>", None)
+    end["id"] = 280
+    content["model"]["vocab"]["<|im_end|>"] = 280
+    (model / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(model, 10)
+    assert 280 in stop_token_ids(tokenizer)
+    assert len(tokenizer) < vocabulary_size(tokenizer) == 281
+
+
+def test_a_mistral_model_has_the_tokenizer_of_transformers(model):
+    edit_json(model / "config.json", model_type="mistral")
+    (model / "tekken.json").write_text("{}")
+    assert load_tokenizer(model, 10).get_vocab()
 
 
 def test_an_adapter_as_the_model_is_called_one_whatever_its_folder_lacks(tmp_path):

@@ -2,11 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from transformers import AutoTokenizer
 
 from bnpo.config import PRESETS, TINY_MODEL, parse_train_config
+from bnpo.evaluation.protocol import Evaluation
 from bnpo.evaluation.suites import SUITES, encode_prompts, load_suite, own_settings, suite_template
 from bnpo.files import ROOT
 from bnpo.grading.grader import Grader
@@ -74,6 +76,17 @@ def test_a_system_prompt_is_rendered_as_if_it_was_a_message(
         assert SYSTEM not in other
 
 
+@pytest.mark.parametrize(("before", "now"), [("on", "off"), ("off", "on"), ("on", "on")])
+def test_thinking_of_a_checkpoint_gives_way_to_the_flag(before, now, tokenizer):
+    checkpoint = chat_template(with_template(tokenizer, QWEN3), "chat", "Be exact.", before)
+    template = chat_template(with_template(tokenizer, checkpoint), "chat", None, now)
+    prompt = render_prompt(tokenizer, "1+1=?", template)
+    assert ("</think>" in prompt) == (now == "off")
+    assert "Be exact." in prompt
+    again = chat_template(with_template(tokenizer, checkpoint), "chat", "Be exact.", before)
+    assert again == checkpoint
+
+
 def test_an_empty_system_prompt_keeps_a_template_from_adding_its_own(tokenizer):
     own = "{% if messages[0].role != 'system' %}Be brief. {% endif %}"
     tokenizer.chat_template = own + "{% for m in messages %}{{ m.content }}|{% endfor %}"
@@ -105,6 +118,16 @@ def test_a_suite_has_the_prompt_settings_of_training(tokenizer, tmp_path):
     with_template(tokenizer, None)
     [prompt] = encode_prompts(problems, load_suite(str(suite)), tokenizer)
     assert tokenizer.decode(prompt) == "user: 2+2=?\nassistant:"
+
+
+def test_a_suite_with_a_template_of_its_own_ends_answers_as_that_template_does(tokenizer, tmp_path):
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end_of_turn>"]})
+    (tmp_path / "gemma.jinja").write_text(GEMMA)
+    suite = load_suite("arithmetic")
+    end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
+    for template, is_end in (("chat", False), (str(tmp_path / "gemma.jinja"), True)):
+        evaluation = Evaluation.prepare(replace(suite, template=template), tokenizer, seed=0)
+        assert (end in evaluation.sampling([])["stop_token_ids"]) == is_end
 
 
 def test_answer_tags_are_looked_for_where_the_prompt_asks_for_them(tokenizer):

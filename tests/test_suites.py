@@ -20,6 +20,7 @@ from bnpo.evaluation.suites import (
     encode_prompts,
     load_suite,
     override,
+    suite_problems,
 )
 from bnpo.files import write_json, write_json_lines
 from bnpo.grading.grader import Grader
@@ -105,6 +106,18 @@ def test_a_data_set_that_cannot_be_evaluated(lines, fields, message, tmp_path):
     write_json_lines(tmp_path / "data.jsonl", lines)
     with refused(rf"data\.jsonl:.* {message}"):
         dataset_problems(Dataset(str(tmp_path / "data.jsonl"), repetitions=1, **fields))
+
+
+def test_two_data_sets_of_one_folder_by_configuration(tmp_path):
+    folder = tmp_path / "data"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        write_json_lines(folder / name / "test.jsonl", rows("1", "2"))
+    configs = [{"config_name": name, "data_files": f"{name}/*"} for name in ("a", "b")]
+    (folder / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n")
+    sets = {name: Dataset(f"{folder}:{name}#train", repetitions=1) for name in ("a", "b")}
+    problems = suite_problems(replace(load_suite("arithmetic"), datasets=sets))
+    assert [len(found) for found in problems.values()] == [2, 2]
 
 
 def test_prompts_that_are_too_long_and_references_of_no_use(tmp_path):

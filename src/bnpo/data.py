@@ -145,7 +145,7 @@ def _kind(source: str) -> str:
     """Return hub, folder, csv, parquet or lines."""
     if source.startswith("hub:") and ",hub:" not in source:
         return "hub"
-    if _folder_and_config(source):
+    if folder_and_config(source):
         return "folder"
     if not os.path.isfile(source):  # unlike Path.is_file, False for names that are too long
         stem = Path(source).stem
@@ -159,7 +159,7 @@ def _kind(source: str) -> str:
     return suffix[1:] if suffix in (".csv", ".parquet") else "lines"
 
 
-def _folder_and_config(source: str) -> tuple[str, str | None] | None:
+def folder_and_config(source: str) -> tuple[str, str | None] | None:
     """Return folder and configuration of FOLDER:CONFIG#SPLIT. None: there is no such folder."""
     path = source.partition("#")[0]
     if os.path.isdir(path):
@@ -222,7 +222,7 @@ def _from_folder(source: str) -> "Dataset | DatasetDict":
     """Return the data set in a folder: of `save_to_disk`, or files as on the hub."""
     import datasets
 
-    folder, config = _folder_and_config(source) or (source, None)
+    folder, config = folder_and_config(source) or (source, None)
     if not any((Path(folder) / name).is_file() for name in ("state.json", "dataset_dict.json")):
         return datasets.load_dataset(folder, config)
     if config:

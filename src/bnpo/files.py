@@ -150,8 +150,10 @@ def step_name(step: int) -> str:
 
 
 def step_of(path: Path) -> int | None:
-    """Return the step of a file or folder. None for other names, such as a user's copy."""
-    match = re.fullmatch(r"step-(\d{6,})", path.stem)
+    """Return the step of a file or folder. None for other names, such as a user's copy
+    step-000020.keep.
+    """
+    match = re.fullmatch(r"step-(\d{6,})(\.jsonl)?", path.name)
     return int(match[1]) if match else None
 
 

@@ -1,5 +1,6 @@
 """Prompts: the chat template that renders a problem, and the token ids."""
 
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
@@ -39,6 +40,8 @@ def chat_template(
             )
         settings += f"{{%- set enable_thinking = {str(thinking == 'on').lower()} -%}}"
     if not text.startswith(settings):  # a checkpoint of the same settings has them already
+        if thinking:  # that of a checkpoint, behind this one, would win
+            text = re.sub(r"\{%- set enable_thinking = (true|false) -%\}", "", text)
         text = settings + text
     prompt = render_prompt(tokenizer, "1+2=?", text)
     for part, flag in ((system, "--system-prompt"), ("1+2=?", "--template")):
@@ -118,15 +121,25 @@ def encode_problems(
     return kept, prompts
 
 
-def stop_token_ids(tokenizer) -> list[int]:
-    """Return the ids that end an answer: the tokenizer's end of text, the template's of a turn."""
+def vocabulary_size(tokenizer) -> int:
+    """Return the first id behind those of all tokens: later rows of an embedding are padding.
+
+    `len(tokenizer)` counts the tokens, whose ids may have gaps.
+    """
+    return 1 + max(tokenizer.get_vocab().values())
+
+
+def stop_token_ids(tokenizer, template: str | None = None) -> list[int]:
+    """Return the ids that end an answer: the tokenizer's end of text, and that of a turn in the
+    Jinja text `template` or the tokenizer's own.
+    """
     # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with
     # <|im_end|>. A sampler that waits only for the first token continues to the length limit.
     names, answer, text = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3", ""
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
     # There may be no template, or one for prompts only, and templates raise what they like
     with suppress(Exception):
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        text = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
     _, found, end = text.rpartition(answer)
     for i in tokenizer.encode(end.lstrip(), add_special_tokens=False)[:1] if found else []:
         token = tokenizer.added_tokens_decoder.get(i)

@@ -37,7 +37,7 @@ from bnpo.files import (
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.policy.folder import training_config
-from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags
+from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags, stop_token_ids
 from bnpo.tasks import Problem
 from mathequal.workers import Failure
 
@@ -60,6 +60,7 @@ class Evaluation:
     seed: int
     answer_tags: bool  # whether the prompts ask for answer tags
     # Only to sample, not to grade samples again
+    stop_token_ids: Sequence[int] = ()
     prompts: dict[str, list[list[int]]] = field(default_factory=dict)
     tokenizer: Any = None  # of transformers
 
@@ -70,9 +71,16 @@ class Evaluation:
         for name, dataset in suite.datasets.items():
             check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
             prompts[name] = encode_prompts(problems[name], suite, tokenizer)
-        all_problems = chain.from_iterable(problems.values())
-        tags = asks_for_tags(tokenizer, suite_template(suite, tokenizer), all_problems)
-        return cls(suite, problems, seed, tags, prompts, tokenizer)
+        template, all_problems = suite_template(suite, tokenizer), chain(*problems.values())
+        return cls(
+            suite,
+            problems,
+            seed,
+            answer_tags=asks_for_tags(tokenizer, template, all_problems),
+            stop_token_ids=stop_token_ids(tokenizer, template),
+            prompts=prompts,
+            tokenizer=tokenizer,
+        )
 
     def sample_keys(self) -> list[Key]:
         keys: list[Key] = []
@@ -125,6 +133,7 @@ class Evaluation:
             "max_tokens": self.suite.max_answer_tokens,
             "temperature": self.suite.temperature,
             "top_p": self.suite.top_p,
+            "stop_token_ids": self.stop_token_ids,
         }
 
     def records(self, keys: Sequence[Key], groups: Iterable[SampledGroup]) -> Iterator[Record]:

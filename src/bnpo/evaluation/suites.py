@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
-from bnpo.data import Columns, content_hash, load_problems
+from bnpo.data import Columns, content_hash, folder_and_config, load_problems
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
 from bnpo.prompts import chat_template, encode_prompt, render_prompt
@@ -126,7 +126,7 @@ def suite_problems(suite: Suite) -> dict[str, list[Problem]]:
     for dataset in suite.datasets.values():
         source = _source(dataset)
         is_local = not (is_built_in(source) or source.startswith("hub:"))
-        if is_local and not os.path.exists(source.partition("#")[0]):
+        if is_local and not (os.path.isfile(source) or folder_and_config(source)):
             missing.append(source)
     if len(missing) > 1:  # a single one is refused below
         sets = " ".join(Path(source).stem for source in missing)

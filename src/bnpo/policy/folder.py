@@ -69,7 +69,13 @@ def _download(model: str, revision: str | None, needed: list[str]) -> Path:
     revision = pinned or revision
     try:
         patterns = ["*.json", "*.txt", "*.jinja", *needed]
-        return Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
+        # Mistral's models come twice; the files of these names are in its own format
+        twice = ["consolidated*"]
+        return Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=patterns, ignore_patterns=twice
+            )
+        )
     except Exception as error:  # a dozen kinds of the hub client and its HTTP library
         fault = "no such local folder, and the download from the model hub failed"
         cure = f"check name{', revision' if revision else ''} and network, or name a local copy"
@@ -338,14 +344,15 @@ def load_tokenizer(folder: Path, longest: int):
 
     config = model_config(folder, longest)
     with refused_by("transformers", f"{folder}: its tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        # Mistral's own class (for tekken.json) has not the methods of others
+        tokenizer = AutoTokenizer.from_pretrained(folder, mistral_format=False)
     rows = config.get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts: Gemma 3 has one for images
-    added = tokenizer.added_tokens_decoder
-    unused = sum(index >= rows and token.special for index, token in added.items())
-    if len(tokenizer) - unused > rows:
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ids = [i for i in tokenizer.get_vocab().values() if i < rows or i not in special]
+    if max(ids) >= rows:
         raise InputError(
-            f"{folder}: its tokenizer has {len(tokenizer)} tokens, its model {rows}; take the "
+            f"{folder}: its tokenizer has {1 + max(ids)} tokens, its model {rows}; take the "
             "tokenizer of this model, or call resize_token_embeddings"
         )
     return tokenizer

@@ -22,7 +22,7 @@ from bnpo.policy.patches import (
     rank_no_tokens,
 )
 from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
-from bnpo.prompts import stop_token_ids
+from bnpo.prompts import stop_token_ids, vocabulary_size
 from bnpo.ranks import gather
 
 if TYPE_CHECKING:  # vLLM takes seconds to import
@@ -55,6 +55,9 @@ class Sampler:
                 dtype=settings.dtype,
                 max_model_len=settings.max_tokens,
                 skip_tokenizer_init=True,
+                # Otherwise vLLM would prefer a Mistral model's files consolidated*.safetensors,
+                # which may hold other weights
+                load_format="hf",
                 enforce_eager=settings.enforce_eager or not self._on_gpu,
                 # With it, vLLM's runner for CPUs raises
                 enable_chunked_prefill=False,
@@ -78,7 +81,7 @@ class Sampler:
         self._sharing_ranks = get_tp_group().cpu_group if launched else None
         self.place = get_tp_group().rank_in_group if launched else 0  # among these ranks
         # A hook on the module that computes the logits acts on samples and on scores alike.
-        self._llm.apply_model(partial(_mask_padding_rows, vocab_size=len(tokenizer)))
+        self._llm.apply_model(partial(_mask_padding_rows, vocab_size=vocabulary_size(tokenizer)))
 
     def sample(
         self,
@@ -92,12 +95,14 @@ class Sampler:
         top_k: int | None = None,
         logprobs: bool = False,
         greedy_too: bool = False,
+        stop_token_ids: Sequence[int] = (),
     ) -> Iterator[SampledGroup]:
         """Yield the `n` answers to every prompt (token ids), each group as soon as all of its
         answers are finished.
 
         Answer j of a prompt is drawn with its seed plus j. With `greedy_too` one greedy answer to
-        each comes in a group of its own. Exhaust this iterator: abandoned requests stay in the
+        each comes in a group of its own. `stop_token_ids` end answers in place of those of the
+        tokenizer with its own template. Exhaust this iterator: abandoned requests stay in the
         engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -110,7 +115,7 @@ class Sampler:
         parameters = partial(
             SamplingParams,
             max_tokens=max_tokens,
-            stop_token_ids=self._stop_token_ids,
+            stop_token_ids=[*(stop_token_ids or self._stop_token_ids)],
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,  # each request has parameters of its own

@@ -54,7 +54,7 @@ class Progress:
 def checkpoints(run: Path) -> list[Path]:
     """Return the folders of the complete checkpoints of a run, oldest first."""
     found = (run / "checkpoints").glob("step-*")
-    return sorted((path for path in found if step_of(path) and not path.suffix), key=step_of)
+    return sorted((path for path in found if step_of(path)), key=step_of)
 
 
 def save_checkpoint(
@@ -188,6 +188,12 @@ def link_checkpoints(run: Path, progress: Progress) -> None:
 
 def find_checkpoint(run: Path, ranks: int) -> Progress:
     """Return the progress of a run's newest checkpoint, which `ranks` ranks can load."""
+    for link in (run / "last", run / "best"):
+        if link.is_dir() and not link.is_symlink():
+            raise InputError(
+                f"{link}: is a folder where a run has a link, as in a copy that followed links; "
+                "delete it, and --resume makes the link again"
+            )
     folders = checkpoints(run)
     if not folders:
         return Progress()

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -16,7 +16,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.batch import Task
-from bnpo.config import TrainConfig, changed_settings, check_config
+from bnpo.config import TrainConfig, changed_settings, check_config, flat_settings
 from bnpo.data import content_hash, load_sources
 from bnpo.environment import become_only_rank
 from bnpo.errors import keep_tracebacks_in
@@ -29,7 +29,7 @@ from bnpo.evaluation.suites import (
     override,
     own_settings,
 )
-from bnpo.files import InputError, file_hash
+from bnpo.files import InputError, file_hash, read_json
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS, forms_of
 from bnpo.policy.folder import (
@@ -155,6 +155,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if resumed:
         check_changes(config, facts)
     lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
+    if resumed and other_evaluation(config, facts):  # by --allow-changes
+        progress = replace(progress, best=Progress.best)  # scores of the other one say nothing here
     first = kept_problems[0]
     users = {"users_range": config.users_range, "example": first.answer, "fields": first.fields}
     grader = Grader(data.rewards, grader=data.grader, **users)
@@ -173,6 +175,13 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         data_facts=facts,
         lock=lock,
     )
+
+
+def other_evaluation(config: TrainConfig, facts: dict) -> bool:
+    """Return whether the run that is resumed was evaluated on other problems or by another rule."""
+    new = flat_settings(config, **facts)
+    old = read_json(config.folder.output_dir / "config.json", "--resume needs the run's settings")
+    return any(old.get(name, new[name]) != new[name] for name in ("evaluated", "grader"))
 
 
 def check_dtype(dtype: str) -> None:

@@ -21,6 +21,7 @@ from bnpo.policy.patches import gloo_with_one_thread
 from bnpo.policy.sampler import Sampler
 from bnpo.policy.start_check import check_start
 from bnpo.policy.weight_sync import WeightSync
+from bnpo.prompts import vocabulary_size
 from bnpo.ranks import Ranks, gather
 from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
 from bnpo.runs.findings import FIRST_STEPS, find
@@ -116,7 +117,7 @@ class Run:
         # The learner first: the sampler gets the GPU memory that the learner leaves free.
         with gloo_with_one_thread():
             self._learner = Learner(
-                str(prepared.model), len(tokenizer), config, universal=converted
+                str(prepared.model), vocabulary_size(tokenizer), config, universal=converted
             )
         engine = sampler_settings(prepared.shape, config, prepared.longest_with_evaluations)
         self._sampler = Sampler(str(prepared.model), tokenizer, engine)
