@@ -1,5 +1,5 @@
 # make demo    install, train the tiny model with BNPO on two ranks, evaluate it (4 to 9 minutes on 2 cores)
-#              MODEL=smollm2 trains a real model of 135M parameters instead (10 minutes; 25 without AVX-512)
+#              MODEL=smollm2 trains a real model of 135M parameters instead (10 to 25 minutes)
 # make test    install, run the tests of every promise
 # make test-all   install, run all other tests too: model families, a real model, the hub, a browser, launchers
 # make check   install, check style and types, run the tests that start no program and measure no time

@@ -3,8 +3,8 @@ r"""Countdown: make a target from given numbers.
 A reward that checks an expression, and problems for it.
 
     python examples/countdown.py --output data/countdown.jsonl
-    deepspeed train.py --preset paper-1.5b --train-data data/countdown.jsonl \
-        --rewards examples/countdown.py:countdown
+    python scripts/launch.py train.py --preset paper-1.5b --train-data data/countdown.jsonl \
+        --rewards examples/countdown.py:countdown --eval-every 0
 
 A problem has many right answers, so the field `answer` holds no value to compare with, but what the
 reward needs: `98: 19 35 44` are the target and the numbers. This is the task of TinyZero. Every

@@ -4,4 +4,4 @@
 # python scripts/plan.py --gpu H100 --gpus 4 train.py --preset paper-7b
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec deepspeed train.py --preset paper-7b --algo bnpo "$@"
+exec python scripts/launch.py train.py --preset paper-7b --algo bnpo "$@"

@@ -3,4 +3,4 @@
 # `python scripts/prepare_data.py` downloads MATH. --no-decompose trains on the mean of both rewards: plain BNPO.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec deepspeed train.py --preset paper-format --algo bnpo "$@"
+exec python scripts/launch.py train.py --preset paper-format --algo bnpo "$@"

@@ -3,4 +3,4 @@
 # It needs no GPU and no download. Other flags of train.py follow: examples/tiny.sh --algo grpo --seed 1
 set -euo pipefail
 cd "$(dirname "$0")/.."
-exec deepspeed train.py --preset tiny --algo bnpo "$@"
+exec python scripts/launch.py train.py --preset tiny --algo bnpo "$@"

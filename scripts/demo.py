@@ -1,8 +1,9 @@
 """Run the demo: evaluate a model, train it with BNPO, evaluate it again, and write a page.
 
-python scripts/demo.py                    # a tiny model; `make demo` installs everything first
-python scripts/demo.py --model smollm2    # SmolLM2-135M-Instruct on word problems; `make demo
-MODEL=smollm2`
+# a tiny model; `make demo` installs everything first
+python scripts/demo.py
+# SmolLM2-135M-Instruct on word problems: `make demo MODEL=smollm2`
+python scripts/demo.py --model smollm2
 """
 
 import json

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from bnpo.config import TINY_MODEL
 from bnpo.data import Columns, content_hash, load_problems
-from bnpo.files import write_json_lines
+from bnpo.files import ROOT, write_json_lines
 from bnpo.runs.checkpoint import find_checkpoint
 from bnpo.tasks import built_in_problems
 from bnpo_estimators import Method, compute_advantages
@@ -171,6 +171,14 @@ def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path
     assert expected.any()
     assert not expected.ravel()[failed].any()
     assert line["grad_norm"] > 0
+    page = (ROOT / "docs" / "is-it-working.md").read_text()
+    assert {name for name in map(documented, line) if f"`{name}`" not in page} == {"step"}
+
+
+def documented(metric: str) -> str:
+    """Return the name under which the page has a metric."""
+    name = re.sub(r"/(accuracy|format|short)\b", "/NAME", metric).replace("beta/NAME", "beta")
+    return re.sub(r"(?<=reward/errors/)\w+", "KIND", re.sub(r"(?<=seconds_)\d+", "RANK", name))
 
 
 @pytest.mark.extra

@@ -364,8 +364,9 @@ class LoggingSettings:
     """Number of fixed training questions that are answered again every --rollouts-every steps.
     0: none."""
     wandb: Literal["disabled", "offline", "online"] = "disabled"
-    """Log to Weights & Biases, too: `online` uploads to the project WANDB_PROJECT, `offline` keeps
-    a folder to upload later. The variable WANDB_MODE can only reduce what is sent."""
+    """Log to Weights & Biases, too: `online` uploads to the project bnpo (the variable
+    WANDB_PROJECT names another), `offline` keeps a folder to upload later. WANDB_MODE can only
+    reduce what is sent."""
 
 
 @settings

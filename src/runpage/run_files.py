@@ -71,6 +71,7 @@ def run_data(folder: Path, config: dict) -> dict:
         ],
         "findings": read_findings(folder),
         "rewards": list(map(reward_name, config["rewards"])),
+        "right": signal_reward(config),
         "weights": reward_weights(config).tolist(),
         "ranges": reward_ranges(config).tolist(),
         "lines": whole_json_lines(folder / "metrics.jsonl"),
@@ -81,6 +82,16 @@ def reward_ranges(config: Mapping) -> np.ndarray:
     """Return the lowest and the highest value [K, 2] of each reward of a run."""
     own = config.get("reward_range") or (0, 1)
     return np.array([(0, 1) if reward in BUILT_IN else own for reward in config["rewards"]])
+
+
+def signal_reward(config: Mapping) -> int:
+    """Return the index of the reward of --signal, which decides whether an answer is right: the
+    first one that is trained on, unless another one is named.
+    """
+    names, signal = list(map(reward_name, config["rewards"])), config.get("signal")
+    return (
+        names.index(signal) if signal in names else int(np.flatnonzero(reward_weights(config))[0])
+    )
 
 
 def reward_weights(config: Mapping) -> np.ndarray:

@@ -393,7 +393,7 @@ def _obstacles(folder: Path, longest: int) -> Iterator[str]:
         yield "it has parts for images or sound"
     kinds = set(getattr(config, "layer_types", None) or ())
     if others := sorted(kinds - {"full_attention", "sliding_attention"}):
-        yield f"it has layers of {' and '.join(others)}"
+        yield f"it has layers of the type {' and '.join(others)}"
     if getattr(config, "attn_logit_softcapping", None):
         yield "the learner's attention has no capped attention logits"
     if getattr(config, "qk_head_dim", None) != getattr(config, "v_head_dim", None):

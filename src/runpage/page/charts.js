@@ -15,7 +15,7 @@ const CHARTS = {
   "answers/mean_tokens": ["Answer length", "mean tokens per answer"],
   "answers/truncated": ["Cut off", "share of answers that reach the length limit"],
   "answers/left_out": ["Left out", "share of answers with a reward that could not be computed"],
-  "groups/all_equal": ["Questions without a signal", "share of those whose m answers are equal in the first reward"],
+  "groups/all_equal": ["Questions without a signal", "share of those whose m answers are equal in the reward of --signal"],
   "advantage/energy_all_wrong": ["Energy of all-wrong groups", "share of the sum of squared advantages"],
   "sampler_learner_gap_mean": ["Sampler-learner gap", "mean |Δ log-probability| per token"],
   "entropy": ["Entropy", "nats per token, estimated from samples"],
@@ -91,16 +91,14 @@ function rewardCharts(runs) {
   return { "reward/mean": ["Reward", trained, "reward/se"], ...Object.fromEntries(single) };
 }
 
-// Mean lengths of right and of wrong answers, by the first reward, in the steps whose answers are on the page.
+// Mean lengths of right and of wrong answers.
 function lengths(runs, steps) {
-  const series = runs.flatMap((run, i) => ["right", "wrong"].map((label, wrong) => {
-    const rows = data.rows.filter((row) => row.run === i && !row.watched && row.right === 1 - wrong);
-    const byStep = Map.groupBy(rows, (row) => row.step);
-    const y = steps.map((step) => byStep.has(step) ? mean(byStep.get(step).map((row) => row.tokens)) : null);
-    return { label: runs.length > 1 ? `${label}, ${run.name}` : label, style: 2 * i + wrong, y };
+  const series = runs.flatMap((run, i) => ["right", "wrong"].map((kind, wrong) => {
+    const values = column(run, `answers/mean_tokens/${kind}`), y = steps.map((step) => values.get(step) ?? null);
+    return { label: runs.length > 1 ? `${kind}, ${run.name}` : kind, style: 2 * i + wrong, y };
   }));
   return { metric: "lengths", title: "Length of right and wrong answers", x: steps,
-    caption: "mean tokens, in steps with saved answers",
+    caption: "mean tokens, by the reward of --signal",
     series: series.filter(({ y }) => y.some((value) => value != null)) };
 }
 

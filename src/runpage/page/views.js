@@ -7,12 +7,13 @@ const recordedSteps = (run) => {
 const idOf = (row) => data.questions[row.question].id;
 const userText = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
 
-// Adds to an answer its rewards on [0, 1], their weighted mean as trained, and whether it is right: its first reward.
+// Adds to an answer its rewards on [0, 1], their weighted mean as trained, and whether it is right: its reward of
+// --signal.
 // All of them are null where a reward could not be computed.
 function grade(row) {
-  const { ranges, weights } = data.runs[row.run], sum = (values) => values.reduce((a, b) => a + b, 0);
+  const { ranges, weights, right } = data.runs[row.run], sum = (values) => values.reduce((a, b) => a + b, 0);
   row.units = row.rewards.map((x, k) => (x == null ? null : (x - ranges[k][0]) / (ranges[k][1] - ranges[k][0])));
-  row.right = row.units[0];
+  row.right = row.units[right];
   row.reward = row.units.includes(null) ? null : sum(row.units.map((x, k) => x * weights[k])) / sum(weights);
 }
 // The accuracy p of a question, by the weighted mean of the rewards or by the one called `name`.
@@ -247,7 +248,7 @@ async function question(place) {
   place.append(h("div", { class: "asked" }, prose(userText(prompt))), h("p", {}, "Reference: ", formula(reference)),
     h("details", {}, h("summary", {}, "Full prompt"), h("pre", {}, prompt)));
   accuracies(place, S.question, groups, runs, { title: "Share of right answers",
-    caption: `mean of ${data.runs[runs[0]].rewards[0]}, by number of policy updates` });
+    caption: `mean of ${data.runs[runs[0]].rewards[data.runs[runs[0]].right]}, by number of policy updates` });
   for (const run of runs) {
     const own = groups.filter(([row]) => row.run === run), at = nearest(own.map(([row]) => row.step), +S.step || 0);
     const strip = { class: "strip", tabindex: 0, role: "region", "aria-label": data.runs[run].name };
