@@ -46,8 +46,10 @@ from bnpo_estimators import Method, compute_advantages
 from vllm import LLM, SamplingParams  # isort: skip
 
 MICRO_BATCHES = {"tiny": (16, 32, 64, 128), "smollm2": (16, 32)}
-"""Answers per forward and backward pass, by preset. All are tried in the warm-up, and the
-fastest is measured."""
+"""Answers per forward and backward pass, by preset. All whose logits fit into MOST_LOGITS are tried
+in the warm-up, and the fastest is measured."""
+MOST_LOGITS = 2**29
+"""Of a pass: with their gradients and copies they take four times 4 bytes each."""
 Row = tuple[list[int], list[int], float]
 """Prompt, answer and advantage."""
 
@@ -131,7 +133,6 @@ class Floor:
 
     def __init__(self, config: TrainConfig):
         self.config, self.rank, self.world = config, dist.get_rank(), dist.get_world_size()
-        self.sizes = MICRO_BATCHES[config.preset]
         folder, dtype = model_folder(config.data.model), config.hardware.dtype
         longest = config.sampling.max_prompt_tokens + config.sampling.max_answer_tokens
         self.tokenizer = prepare_tokenizer(config, folder, longest)
@@ -150,6 +151,8 @@ class Floor:
         )
         self.grader = Grader(config.data.rewards, grader=config.data.grader)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        logits = longest * self.model.config.vocab_size  # of an answer, at most
+        self.sizes = [x for x in MICRO_BATCHES[config.preset] if x * logits <= MOST_LOGITS]
         self.masters = [parameter.detach().float() for parameter in self.model.parameters()]
         # With lr 0 a step takes its usual time and changes nothing, so both losses see the same
         # weights.

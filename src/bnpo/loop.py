@@ -44,7 +44,8 @@ def one_step(
     """Make the step after `progress` and return what it did. All ranks return the same, except for
     the seconds and the log-probabilities of a rank's own answers. Raises RunError.
     """
-    started, step = time.perf_counter(), progress.step + 1
+    started = time.perf_counter()
+    step = progress.step + 1
     # Sample m answers to each of n questions. Answers are graded while others are still sampled.
     # With --resample-rounds q >= n questions may be drawn, and the learner takes n of them.
     batch = sample_batch(task, progress.place, progress.step, sampler, config)

@@ -29,7 +29,8 @@ def chat_template(
     renders the same prompts without them.
     """
     text = _template_text(tokenizer, template)
-    system, settings = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt, ""
+    system = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt
+    settings = ""
     if system is not None:  # an empty one keeps the template from adding its own
         settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
         settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
@@ -135,7 +136,9 @@ def stop_token_ids(tokenizer, template: str | None = None) -> list[int]:
     """
     # Qwen2.5-Math's tokenizer names only <|endoftext|>, but its chat template ends turns with
     # <|im_end|>. A sampler that waits only for the first token continues to the length limit.
-    names, answer, text = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}, "1+2=3", ""
+    names = {tokenizer.eos_token, "<|endoftext|>", "<|im_end|>"}
+    answer = "1+2=3"
+    text = ""
     messages = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": answer}]
     # There may be no template, or one for prompts only, and templates raise what they like
     with suppress(Exception):

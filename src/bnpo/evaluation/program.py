@@ -242,7 +242,8 @@ def fleet(
     RuntimeError if one dies.
     """
     context = multiprocessing.get_context("spawn")  # a forked process could not use CUDA
-    size, cores = settings.tensor_parallel, max(1, len(os.sched_getaffinity(0)) // replicas)
+    size = settings.tensor_parallel
+    cores = max(1, len(os.sched_getaffinity(0)) // replicas)
     members: dict[Connection, Process] = {}
     try:
         for i in range(replicas):

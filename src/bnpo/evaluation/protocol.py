@@ -67,11 +67,13 @@ class Evaluation:
     @classmethod
     def prepare(cls, suite: Suite, tokenizer: Any, seed: int) -> "Evaluation":
         """Read and encode all problems of `suite`."""
-        problems, prompts = suite_problems(suite), {}
+        problems = suite_problems(suite)
+        prompts = {}
         for name, dataset in suite.datasets.items():
             check_references(problems[name], [dataset.data], ["accuracy"], suite.grader)
             prompts[name] = encode_prompts(problems[name], suite, tokenizer)
-        template, all_problems = suite_template(suite, tokenizer), chain(*problems.values())
+        template = suite_template(suite, tokenizer)
+        all_problems = chain(*problems.values())
         return cls(
             suite,
             problems,
@@ -188,7 +190,8 @@ class Samples:
     def __init__(self, folder: Path, keys: Iterable[Key], protocol: dict):
         self.folder, self.protocol = folder, _claim(folder, protocol)
         self.records: dict[Key, Record] = {}
-        path, expected = folder / "samples.jsonl", set(keys)
+        path = folder / "samples.jsonl"
+        expected = set(keys)
         advice = "wait for it, or name another folder with --output-dir"
         with writing(folder, OTHER_FOLDER):  # a file system without locks is refused here
             self._lock = lock(folder, f"{path}: another evaluation is writing it; {advice}")
@@ -218,7 +221,8 @@ class Samples:
 
 def _claim(folder: Path, protocol: dict) -> dict:
     """Return the protocol in `folder`, which is created with `protocol` if it is not there yet."""
-    path, advice = folder / "protocol.json", "--output-dir names another folder"
+    path = folder / "protocol.json"
+    advice = "--output-dir names another folder"
     with writing(folder, OTHER_FOLDER):
         if not path.exists():
             if folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):

@@ -60,7 +60,8 @@ def describe_score(score: Score, problems: int) -> str:
     >>> describe_score({"pass1": 0.0, "se": 0.0}, 30)
     '0.0 (below 10.0)'
     """
-    percent, bound = 100 * score["pass1"], 100 * min(1.0, 3 / problems)
+    percent = 100 * score["pass1"]
+    bound = 100 * min(1.0, 3 / problems)
     if score["pass1"] == 1:
         return f"{percent:.1f} (above {100 - bound:.1f})"
     if score["pass1"] == 0:
@@ -174,7 +175,8 @@ def _t_test(mean: float, variance: float, degrees: float, problems: int) -> dict
     else:
         error = sqrt(variance)
         half = error * float(stdtrit(degrees, 0.975))
-        p_value, detected = 2 * float(stdtr(degrees, -abs(mean) / error)), DETECTED * error
+        p_value = 2 * float(stdtr(degrees, -abs(mean) / error))
+        detected = DETECTED * error
     return {
         "difference": float(mean),
         "low": float(mean - half),

@@ -229,7 +229,8 @@ def own_settings(suite: Suite, grader: str, tokenizer) -> list[str]:
     """Return lines on what differs from training: the suite's prompt, and its rule, which is not
     used.
     """
-    lines, template = [], suite_template(suite, tokenizer)
+    lines = []
+    template = suite_template(suite, tokenizer)
     if render_prompt(tokenizer, "1+2=?", template) != render_prompt(tokenizer, "1+2=?"):
         lines.append(
             f"evaluations have the prompt of the suite {suite.name}, which differs from the prompt "
@@ -245,7 +246,8 @@ def own_settings(suite: Suite, grader: str, tokenizer) -> list[str]:
 
 def encode_prompts(problems: list[Problem], suite: Suite, tokenizer) -> list[list[int]]:
     """Return the token ids of all prompts. Raises InputError if one is longer than allowed."""
-    prompts, template = [], suite_template(suite, tokenizer)
+    prompts = []
+    template = suite_template(suite, tokenizer)
     for problem in problems:
         prompt = encode_prompt(tokenizer, problem.problem, template)
         if len(prompt) > suite.max_prompt_tokens:  # skipping the problem would change the score

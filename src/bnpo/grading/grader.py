@@ -164,7 +164,8 @@ class Grader:
             functions = [self.rule if reward == "accuracy" else reward for reward in self.rewards]
         futures = []
         for function in functions:
-            judged, form = texts, self._forms.get(function)
+            judged = texts
+            form = self._forms.get(function)
             columns = form.columns(fields) if form else {}
             if form and form.is_batch:
                 futures.append(self._start_batch(function, texts, references, columns))

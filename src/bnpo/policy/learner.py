@@ -121,7 +121,8 @@ class Learner:
         # Otherwise memory would hold two sets of moments during loading
         self._engine.optimizer.optimizer.state.clear()
         universal = self._engine.load_universal_checkpoint()
-        tag, whole = "universal" if universal else "zero", not self._config.update.lora_rank
+        tag = "universal" if universal else "zero"
+        whole = not self._config.update.lora_rank
         cure = f"Delete {folder.parent}; --resume then continues from the checkpoint before it"
         try:
             loaded, _ = self._engine.load_checkpoint(str(folder), tag, load_module_strict=whole)
@@ -177,7 +178,8 @@ class Learner:
         not depend on their number. An update with a loss or norm that is not finite is skipped on
         all ranks.
         """
-        started, settings = time.perf_counter(), self._config.batch
+        started = time.perf_counter()
+        settings = self._config.batch
         for group in self._engine.optimizer.param_groups:
             group["lr"] = lr
         mini_batches = self._mini_batches(batch, advantages)
@@ -249,7 +251,8 @@ class Learner:
         """Accumulate the gradient of the loss over a mini-batch. Return the TOKEN_STATISTICS of
         each micro-batch, [7] in float64 on the device, and keep its first log-probabilities.
         """
-        update, statistics = self._config.update, []
+        update = self._config.update
+        statistics = []
         for i, micro_batch in enumerate(micro_batches):
             self._engine.set_gradient_accumulation_boundary(i == len(micro_batches) - 1)
             # All arrays from here on are [tokens of the micro-batch's answers].

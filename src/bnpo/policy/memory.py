@@ -64,7 +64,8 @@ class SamplerNeeds:
     """The GPU memory that a sampler can use, in bytes per GPU. vLLM's needs are estimates."""
 
     def __init__(self, shape: ModelShape, config: TrainConfig, longest: int, ranks: int):
-        batch, size = config.batch, DTYPE_BYTES[config.hardware.dtype]
+        batch = config.batch
+        size = DTYPE_BYTES[config.hardware.dtype]
         sharing = config.hardware.sampler_ranks
         # A greedy answer, as a baseline, is an answer too
         greedy = "greedy_rewards" in config.method.estimator.needs
@@ -94,10 +95,13 @@ def held_memory(shape: ModelShape, config: TrainConfig, ranks: int) -> tuple[Cou
     """Return the bytes that the learner of a rank always holds: on its GPU by part, and in CPU
     memory.
     """
-    hardware, size = config.hardware, DTYPE_BYTES[config.hardware.dtype]
-    adapter, on_gpu = shape.adapted * (config.update.lora_rank or 0), not hardware.offload_optimizer
+    hardware = config.hardware
+    size = DTYPE_BYTES[config.hardware.dtype]
+    adapter = shape.adapted * (config.update.lora_rank or 0)
+    on_gpu = not hardware.offload_optimizer
     trained = adapter or shape.parameters
-    partition, weights = ceil(trained / ranks), size * ceil((shape.parameters + adapter) / ranks)
+    partition = ceil(trained / ranks)
+    weights = size * ceil((shape.parameters + adapter) / ranks)
     bucket = min(REDUCE_BUCKET, trained)
     held = Counter(weights=weights * (not hardware.offload_weights))
     held["gradients"] = 4 * partition * on_gpu + 4 * bucket  # in fp32
@@ -118,7 +122,8 @@ def scoring_memory(shape: ModelShape, config: TrainConfig, ranks: int, chunk: in
     """Return the bytes with which the learner scores the longest answer. It does so after a weight
     sync, beside the sampler. The head has at most `chunk` logits at once.
     """
-    size, sampling = DTYPE_BYTES[config.hardware.dtype], config.sampling
+    size = DTYPE_BYTES[config.hardware.dtype]
+    sampling = config.sampling
     longest = sampling.longest
     activations = size * longest * (6 * shape.hidden + 3 * shape.intermediate)
     logits = logit_bytes(size) * min(longest * shape.vocabulary, chunk)
@@ -168,7 +173,8 @@ def check_memory(shape: ModelShape, config: TrainConfig) -> None:
     """Raise InputError if the learner cannot be loaded on this machine, or its ranks cannot share
     samplers.
     """
-    ranks, here = int(os.environ.get("WORLD_SIZE", "1")), ranks_here()
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    here = ranks_here()
     check_sampler_ranks(shape, config.hardware.sampler_ranks, here)
     held, in_cpu_memory = held_memory(shape, config, ranks)
     if torch.cuda.is_available():

@@ -101,9 +101,8 @@ class Sampler:
         answers are finished.
 
         Answer j of a prompt is drawn with its seed plus j. With `greedy_too` one greedy answer to
-        each comes in a group of its own. `stop_token_ids` end answers in place of those of the
-        tokenizer with its own template. Exhaust this iterator: abandoned requests stay in the
-        engine. Raises RunError.
+        each comes in a group of its own. `stop_token_ids` replace those of the tokenizer. Exhaust
+        this iterator: abandoned requests stay in the engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 

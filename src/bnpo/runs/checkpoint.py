@@ -178,7 +178,8 @@ def delete_old_checkpoints(run: Path, keep: int) -> None:
 def link_checkpoints(run: Path, progress: Progress) -> None:
     """Let run/last and run/best link to their checkpoints, if there are, each atomically."""
     for name, step in (("last", progress.step), ("best", progress.best_step)):
-        link, folder = run / f".{name}.unfinished", checkpoint_folder(run, step)
+        link = run / f".{name}.unfinished"
+        folder = checkpoint_folder(run, step)
         (link if folder.is_dir() else run / name).unlink(missing_ok=True)
         if folder.is_dir():
             link.symlink_to(folder.relative_to(run))
@@ -243,7 +244,8 @@ def rewind(run: Path, progress: Progress) -> None:
 
 def model_card(config: TrainConfig, sources: dict[str, dict], step: int) -> str:
     """Return the model card: base model, method, data `sources` and command of the run."""
-    base, settings = config.data.model, flat_settings(config)
+    base = config.data.model
+    settings = flat_settings(config)
     # The hub refuses paths and revisions here
     on_hub = None if os.path.isdir(base) else split_revision(base)[0]
     metadata = ModelCardData(

@@ -79,7 +79,8 @@ def _phantom(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     """Return how much of the advantages comes from side rewards of groups without a right answer,
     if it is much, or ''.
     """
-    first, ranges = config.signal_rewards[0], task.grader.ranges
+    first = config.signal_rewards[0]
+    ranges = task.grader.ranges
     weights = config.method.weights_of_rewards(len(ranges))
     lowest, highest = ranges[first]
     if not np.delete(weights, first).any() or not np.isfinite(highest - lowest):
@@ -157,7 +158,8 @@ def _all_same(
     config: TrainConfig,
 ) -> list[tuple[str, str]]:
     """Return kind and text for each trained reward that is the same for all answers."""
-    names, findings = config.data.reward_names, []
+    names = config.data.reward_names
+    findings = []
     # Rewards with weight 0 are only recorded
     for k in np.flatnonzero(config.method.weights_of_rewards(len(names))):
         values, (lowest, highest) = rewards[:, :, k][~failed], ranges[k]

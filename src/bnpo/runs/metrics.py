@@ -42,7 +42,8 @@ class Step:
 
         `ranges` [K] are those of the rewards, `model` is the learner's.
         """
-        batch, failures = self.batch, self.batch.failures
+        batch = self.batch
+        failures = self.batch.failures
         rewards, lengths = batch.rewards, batch.lengths  # [q, m, K], [q, m]
         # Of all answers, one behind the other: [tokens]
         logprobs = np.concatenate(
@@ -156,9 +157,11 @@ def rollout_rows(
     task: Task, groups: Sequence[Group], advantages: np.ndarray | None = None
 ) -> list[dict]:
     """Return one row per answer of the `groups` [q], with `advantages` [q, m] if given."""
-    reward_names, rows = list(map(reward_name, task.grader.rewards)), []
+    reward_names = list(map(reward_name, task.grader.rewards))
+    rows = []
     for i, group in enumerate(groups):
-        problem, prompt = task.problems[group.question], task.tokenizer.decode(group.prompt)
+        problem = task.problems[group.question]
+        prompt = task.tokenizer.decode(group.prompt)
         for j, answer in enumerate(group.answers):
             rewards = group.grades.rewards[j].tolist()
             row = {

@@ -45,6 +45,7 @@ from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_tok
 from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import check_changes, check_output_dir, checkpoint_folder, lock_run
+from bnpo.tasks import Problem
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class PreparedRun:
         batch = self.config.batch
         if batch.steps:
             return batch.steps
-        count, n = len(self.task.problems), batch.questions_per_step
+        count = len(self.task.problems)
+        n = batch.questions_per_step
         if batch.resample_rounds:  # a step that resamples counts as n questions, whatever it draws
             return batch.epochs * (count // n)
         # Counted from here: a resumed run may have made its first steps with another n
@@ -93,7 +95,8 @@ class PreparedRun:
         config, batch = self.config, self.config.batch
         for line in changed_settings(config):
             print(line)
-        dropped, longest = self.data_facts["questions_dropped"], config.sampling.max_prompt_tokens
+        dropped = self.data_facts["questions_dropped"]
+        longest = config.sampling.max_prompt_tokens
         questions = (
             f"{len(self.task.problems)} questions ({dropped} left out: prompt over {longest} "
             "tokens)"
@@ -110,35 +113,22 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         become_only_rank()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
-    data, folder = config.data, config.folder.output_dir
+    data = config.data
+    folder = config.folder.output_dir
     check_dtype(config.hardware.dtype)
-    # A job that is queued with --resume from its first start on finds no run then.
-    resumed = config.folder.resume and (folder / "config.json").exists()
-    if resumed:
-        check_changes(config, {})  # the settings; below also what they name
-    else:
-        check_output_dir(config)  # again with the lock, but before anything is downloaded
+    resumed = is_resumed(config)
     problems, source_facts = load_sources(data.train_data, config.columns, forms_of(data.rewards))
     progress = find_checkpoint(folder, ranks) if resumed else Progress()
     checkpoint = checkpoint_folder(folder, progress.step) if progress.step else None
-    if checkpoint:  # of a whole model, or of an adapter
-        model = adapter_base(checkpoint) or checkpoint
-    else:  # its weights need not be there yet
-        model = model_folder(data.model, weights=False, adapters=False)
+    model = model_to_load(config, checkpoint)
     suite = load_suite(config.logging.eval_suite) if config.logging.eval_every else None
     longest = longest_sequence(config, suite)
     tokenizer = prepare_tokenizer(config, model, longest)
     evaluation = prepare_evaluation(config, suite, tokenizer) if suite else None
     kept_problems, prompts = encode_problems(
-        problems,
-        tokenizer,
-        config.sampling.max_prompt_tokens,
-        config.batch.questions_per_step,
+        problems, tokenizer, config.sampling.max_prompt_tokens, config.batch.questions_per_step
     )
-    of_suite = evaluation.prompts.values() if evaluation else ()
-    check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
-    check_references(kept_problems, data.train_data, data.rewards, data.grader)
-    check_format(data.rewards, tokenizer.decode(prompts[0]), data.grader)
+    check_data(config, model, tokenizer, kept_problems, prompts, evaluation)
     if not checkpoint:
         model_folder(data.model)  # after the data, since weights may be downloaded
     shape = ModelShape(model)
@@ -157,14 +147,11 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     lock = lock_unchanged(config, ranks, progress, resumed) if rank == 0 else None
     if resumed and other_evaluation(config, facts):  # by --allow-changes
         progress = replace(progress, best=Progress.best)  # scores of the other one say nothing here
-    first = kept_problems[0]
-    users = {"users_range": config.users_range, "example": first.answer, "fields": first.fields}
-    grader = Grader(data.rewards, grader=data.grader, **users)
-    task = Task(kept_problems, prompts, tokenizer, grader, tags)
+    grader = make_grader(config, kept_problems[0])
     keep_tracebacks_in(folder)
     return PreparedRun(
         config=config,
-        task=task,
+        task=Task(kept_problems, prompts, tokenizer, grader, tags),
         evaluation=evaluation,
         model=model,
         shape=shape,
@@ -175,6 +162,58 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
         data_facts=facts,
         lock=lock,
     )
+
+
+def is_resumed(config: TrainConfig) -> bool:
+    """Return whether the run's folder holds the run already. Raises InputError if it holds another
+    one.
+    """
+    # A job that is queued with --resume from its first start on finds no run then.
+    if config.folder.resume and (config.folder.output_dir / "config.json").exists():
+        check_changes(config, {})  # the settings; `prepare_run` also compares what they name
+        return True
+    check_output_dir(config)  # again with the lock, but before anything is downloaded
+    return False
+
+
+def make_grader(config: TrainConfig, example: Problem) -> Grader:
+    """Return the grader of a run, which tries the user's rewards with the reference of `example`.
+    Raises InputError.
+    """
+    return Grader(
+        config.data.rewards,
+        grader=config.data.grader,
+        users_range=config.users_range,
+        example=example.answer,
+        fields=example.fields,
+    )
+
+
+def model_to_load(config: TrainConfig, checkpoint: Path | None) -> Path:
+    """Return the folder from which learner and sampler load: the run's checkpoint, or the base
+    model of a new run or an adapter. Weights of a new run's model need not be there yet.
+    """
+    if checkpoint:  # of a whole model, or of an adapter
+        return adapter_base(checkpoint) or checkpoint
+    return model_folder(config.data.model, weights=False, adapters=False)
+
+
+def check_data(
+    config: TrainConfig,
+    model: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    problems: list[Problem],
+    prompts: list[list[int]],
+    evaluation: Evaluation | None,
+) -> None:
+    """Raise InputError for prompts that the model cannot read, and for references and a format
+    that no answer could match.
+    """
+    data = config.data
+    of_suite = evaluation.prompts.values() if evaluation else ()
+    check_prompts(model, tokenizer, list(chain(prompts, *of_suite)))
+    check_references(problems, data.train_data, data.rewards, data.grader)
+    check_format(data.rewards, tokenizer.decode(prompts[0]), data.grader)
 
 
 def other_evaluation(config: TrainConfig, facts: dict) -> bool:
@@ -212,7 +251,8 @@ def prepare_tokenizer(config: TrainConfig, model: Path, longest: int) -> PreTrai
     cannot be trained.
     """
     check_model(model, longest)
-    tokenizer, data = load_tokenizer(model, longest), config.data
+    tokenizer = load_tokenizer(model, longest)
+    data = config.data
     # Checkpoints get this template, so that an evaluation of them renders the same prompts.
     tokenizer.chat_template = chat_template(
         tokenizer, data.template, data.system_prompt, data.thinking

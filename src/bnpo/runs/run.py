@@ -45,7 +45,8 @@ class Due:
     @classmethod
     def after(cls, step: int, last_step: int, config: TrainConfig) -> "Due":
         """Return what is due after `step` of `last_step`."""
-        logging, save_every = config.logging, config.folder.save_every
+        logging = config.logging
+        save_every = config.folder.save_every
         is_last = step == last_step
         evals, rollouts = logging.eval_every, logging.rollouts_every
         return cls(
@@ -176,7 +177,8 @@ class Run:
         """Let the model after `step` answer the watched questions, and return the seconds. A
         collective.
         """
-        task, watched = self._prepared.task, self._config.logging.watch_questions
+        task = self._prepared.task
+        watched = self._config.logging.watch_questions
         questions = watched_questions(len(task.problems), watched)
         # With seeds of their own: the rest of the run is the same without these questions
         seeds = sampling_seeds(self._config.sampling.seed, WATCHED, questions)
@@ -229,7 +231,8 @@ class Run:
         logprobs_by_rank = gather(step.update.old_logprobs)
         if not self._tracker:
             return
-        task, name = self._prepared.task, f"{step_name(step.number)}.jsonl"
+        task = self._prepared.task
+        name = f"{step_name(step.number)}.jsonl"
         rollouts = rollout_rows(task, step.batch.groups, step.advantages)
         write_json_lines(self._folder / "rollouts" / name, rollouts)
         tokens = token_rows(task, step, ChainMap(*logprobs_by_rank))
@@ -255,9 +258,11 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint. A collective. Raises InputError for a full disk."""
-        step, started = self.progress.step, time.perf_counter()
+        step = self.progress.step
+        started = time.perf_counter()
         card = model_card(self._config, self._prepared.data_facts["data_sources"], step)
-        tokenizer, keep = self._prepared.task.tokenizer, self._config.folder.keep
+        tokenizer = self._prepared.task.tokenizer
+        keep = self._config.folder.keep
         with self._sync.sampler_asleep(step):  # saving needs GPU memory
             save_checkpoint(self._learner, tokenizer, self._folder, self.progress, card, keep)
         if self._tracker:

@@ -21,7 +21,8 @@ class Tracker:
 
     def __init__(self, config: TrainConfig, steps: int, done: int):
         self._run = config.folder.output_dir
-        flag, variable = config.logging.wandb, os.environ.get("WANDB_MODE")
+        flag = config.logging.wandb
+        variable = os.environ.get("WANDB_MODE")
         mode = wandb_mode(flag, variable)
         if flag != "disabled" and variable not in (None, "", flag):
             print(f"W&B: {mode}, since --wandb is {flag} and WANDB_MODE is {variable}", flush=True)
@@ -78,7 +79,8 @@ class WandbLog:
     """
 
     def __init__(self, config: TrainConfig, mode: str):
-        folder, environment = config.folder.output_dir, os.environ
+        folder = config.folder.output_dir
+        environment = os.environ
         id_file = folder / "wandb" / "id"
         if not id_file.exists():
             with writing(id_file):
