@@ -1,35 +1,43 @@
-"""Copy the results of finished rows of `scripts/reproduce.py` into the repository, without weights.
+"""Copy the results of finished runs into the repository, without weights.
 
-    python dev/record_rows.py table1 --preset smollm2
+    # rows of reproduce.py, where its --show and scripts/figures.py find them
+    python dev/record_rows.py runs/table1-smollm2 studies/smollm2/table1
+    # runs of scripts/compare.py
+    python dev/record_rows.py runs/side-reward studies/smollm2/side-reward
 
-They go to studies/<preset>/<table>, where `reproduce.py --show` and `scripts/figures.py` read them.
-Of each row these are results.json and, of its training, config.json, metrics.jsonl and end.json.
+Of each run these are results.json, config.json, metrics.jsonl and end.json.
 """
 
-import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
 
 from bnpo.environment import run_program
 from bnpo.files import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
-from paper.rows import Choice, chosen_rows
+
+@dataclass
+class Args:
+    source: tyro.conf.Positional[Path]
+    """Folder of the runs."""
+    target: tyro.conf.Positional[Path]
+    """Folder of the records."""
 
 
-def main(choice: Choice) -> None:
-    for row in chosen_rows(choice):
-        if not row.results.exists():
-            continue
-        folder = choice.records / row.name
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [row.results]
-        if row.train:
-            files += [row.run / name for name in ("config.json", "metrics.jsonl", "end.json")]
-        for file in files:
-            # Without the clone's path
-            text = file.read_text(encoding="utf-8").replace(f"{ROOT}/", "")
-            (folder / file.name).write_text(text, encoding="utf-8")
-        print(folder)
+def main(args: Args) -> None:
+    for results in sorted(args.source.glob("*/eval/results.json")):
+        folder = results.parents[1]
+        run = folder / "train" if (folder / "train").is_dir() else folder
+        target = args.target / folder.name
+        target.mkdir(parents=True, exist_ok=True)
+        for file in (results, *(run / f for f in ("config.json", "metrics.jsonl", "end.json"))):
+            if file.exists():  # the base model has no run
+                # Without the clone's path
+                text = file.read_text(encoding="utf-8").replace(f"{ROOT}/", "")
+                (target / file.name).write_text(text, encoding="utf-8")
+        print(target)
 
 
 if __name__ == "__main__":
-    run_program(main, Choice, description=__doc__)
+    run_program(main, Args, description=__doc__)

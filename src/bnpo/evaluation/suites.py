@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 
 from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
 from bnpo.data import Columns, content_hash, folder_and_config, load_problems
+from bnpo.errors import is_first_rank
 from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
 from bnpo.prompts import chat_template, encode_prompt, render_prompt
@@ -110,7 +111,7 @@ def override(
     repeated = {name: data for name, data in datasets.items() if data.repetitions > 1}
     if repeated and suite.temperature == 0:
         datasets |= {name: replace(data, repetitions=1) for name, data in repeated.items()}
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if is_first_rank():
             counts = ", ".join(f"{name} {data.repetitions}" for name, data in repeated.items())
             print(
                 f"suite {suite.name}: at temperature 0 all answers to a problem are equal, so each "
