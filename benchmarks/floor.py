@@ -152,7 +152,8 @@ class Floor:
         self.grader = Grader(config.data.rewards, grader=config.data.grader)
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
         logits = longest * self.model.config.vocab_size  # of an answer, at most
-        self.sizes = [x for x in MICRO_BATCHES[config.preset] if x * logits <= MOST_LOGITS]
+        sizes = MICRO_BATCHES[config.preset]
+        self.sizes = [size for size in sizes if size * logits <= MOST_LOGITS] or sizes[:1]
         self.masters = [parameter.detach().float() for parameter in self.model.parameters()]
         # With lr 0 a step takes its usual time and changes nothing, so both losses see the same
         # weights.

@@ -14,7 +14,7 @@ from pathlib import Path
 import tyro
 
 from bnpo.environment import run_program
-from bnpo.files import ROOT
+from bnpo.files import ROOT, InputError
 
 
 @dataclass
@@ -26,16 +26,21 @@ class Args:
 
 
 def main(args: Args) -> None:
-    for results in sorted(args.source.glob("*/eval/results.json")):
+    found = sorted(args.source.glob("*/eval/results.json"))
+    if not found:
+        raise InputError(f"{args.source}: holds no run with eval/results.json")
+    for results in found:
         folder = results.parents[1]
         run = folder / "train" if (folder / "train").is_dir() else folder
         target = args.target / folder.name
         target.mkdir(parents=True, exist_ok=True)
-        for file in (results, *(run / f for f in ("config.json", "metrics.jsonl", "end.json"))):
-            if file.exists():  # the base model has no run
-                # Without the clone's path
-                text = file.read_text(encoding="utf-8").replace(f"{ROOT}/", "")
-                (target / file.name).write_text(text, encoding="utf-8")
+        files = [results]
+        if (run / "config.json").exists():  # the base model has no run
+            files += [run / name for name in ("config.json", "metrics.jsonl", "end.json")]
+        for file in files:
+            # Without the clone's path
+            text = file.read_text(encoding="utf-8").replace(f"{ROOT}/", "")
+            (target / file.name).write_text(text, encoding="utf-8")
         print(target)
 
 

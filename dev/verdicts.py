@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bnpo.files import ROOT, whole_json_lines
+from bnpo.files import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 from compare import over_seeds
 from compare_evaluations import holm
-from paper.curves import variation
+from paper.curves import read_run, variation
 from paper.results import METHODS
 
 RECORDS = ROOT / "studies" / "smollm2"
@@ -66,8 +66,7 @@ def score(folder: Path) -> float:
 
 def norm_variation(folder: Path) -> float:
     """Return the coefficient of variation of the gradient norm before clipping."""
-    lines = whole_json_lines(folder / "metrics.jsonl")
-    return variation(np.array([line["grad_norm"] for line in lines if "grad_norm" in line]))
+    return variation(read_run(folder).metrics["grad_norm"])
 
 
 def differences(

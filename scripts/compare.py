@@ -90,9 +90,9 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
     preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
     runs = []
     names: list[str] = []
-    for method in args.algos:
+    for method in dict.fromkeys(args.algos):
         name = re.sub(r"[^\w.=-]+", "_", method)
-        if name in names:  # p*(1-p) and p/(1-p)
+        if name in names:  # such as those of p*2 and p**2
             name += f"-{len(names)}"
         names.append(name)
         own = ["--algo", *_words("--algos", method), *flags]

@@ -33,7 +33,7 @@ def main(args: Args) -> None:
     if args.output_dir is None:
         print(to_markdown(tables), end="")
         return
-    print(write_tables(tables, args.output_dir))
+    print(write_tables(tables, args.output_dir / "tables.md"))
 
 
 if __name__ == "__main__":

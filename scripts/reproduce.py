@@ -197,7 +197,7 @@ def show(args: Args) -> None:
     if missing:
         print(f"\nNot finished: {', '.join(missing)}.")
     if found:
-        print(write_tables(tables, args.folder))
+        print(write_tables(tables, args.folder / f"{args.table}.md"))
     else:
         print(f"No row is finished yet{papers and ': all numbers are from the paper'}.")
 

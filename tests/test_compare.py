@@ -39,7 +39,7 @@ def test_each_method_and_seed_has_a_run_of_its_own(tmp_path):
 
 
 def test_methods_whose_names_are_alike_do_not_share_a_folder(tmp_path):
-    methods = tuple(f"weight --weight {w}" for w in ("p*(1-p)", "p/(2-p)"))
+    methods = tuple(f"weight --weight {w}" for w in ("p*2", "p**2"))
     first, second = runs_of(Args(methods, seeds=1, output_dir=tmp_path), ["--preset", "tiny"])
     assert first.folder != second.folder
 

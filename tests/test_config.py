@@ -349,6 +349,7 @@ def test_the_best_score_of_another_evaluation_does_not_count(tmp_path):
     claim_folder(config, easy)
     assert not other_evaluation(config, easy)
     assert other_evaluation(config, hard)
+    assert not other_evaluation(config, {"evaluated": {}})  # nothing is evaluated now
     config, _ = parse_train_config((*flags, "--grader", "last_number"), has_cuda=False)
     assert other_evaluation(config, easy)
 

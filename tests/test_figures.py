@@ -102,14 +102,16 @@ def test_the_score_of_a_run_is_found_beside_below_and_in_its_folder(write):
     for path in (runs[0], runs[1] / "eval"):
         path.mkdir(exist_ok=True)
         (path / "results.json").write_text(content)
-    assert [read_run(run).score for run in runs] == [0.25, 0.25, None]
-    beside = runs[2].parent / "eval"
-    beside.mkdir()
-    (beside / "results.json").write_text(content.replace("0.25", "0.75"))
+    row = runs[2].parent / "row"
+    row.mkdir()
+    runs[2] = runs[2].rename(row / "train")
+    for stray_or_own in (row.parent / "eval", row / "eval"):
+        stray_or_own.mkdir()
+        (stray_or_own / "results.json").write_text(content.replace("0.25", "0.75"))
     read = [read_run(run) for run in runs]
-    assert [run.score for run in read] == [0.75] * 3  # that of a row counts first
+    assert [run.score for run in read] == [0.25, 0.25, 0.75]
     [axes] = draw_scores(group_runs(read)).axes
-    dots, interval = axes.lines[0], axes.lines[1]
-    assert dots.get_xdata().tolist() == [75] * 3
-    assert interval.get_xdata().tolist() == [75]
+    dots, mean = axes.lines[0], axes.lines[1]
+    assert dots.get_xdata().tolist() == [25, 25, 75]
+    assert mean.get_xdata() == pytest.approx([125 / 3])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["BNPO"]

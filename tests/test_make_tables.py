@@ -256,7 +256,7 @@ def results(output: Path, row: str) -> dict:
 def test_the_table_has_the_numbers_of_the_results_and_finished_rows_are_not_started(reproduced):
     settings = results(reproduced, "grpo-seed0")["protocol"]["run"]
     assert (settings["algo"], settings["steps"], settings["seed"]) == ("grpo", 2, 0)
-    table = (reproduced / "tables.md").read_text().replace("*", "").splitlines()
+    table = (reproduced / "table1.md").read_text().replace("*", "").splitlines()
     for row, label in (("base", "Base"), ("grpo-seed0", "GRPO"), ("bnpo-seed0", "BNPO")):
         score = results(reproduced, row)["results"]["arithmetic"]
         assert f"| {label} | {100 * score['pass1']:.1f} ± {100 * score['se']:.1f} |" in table

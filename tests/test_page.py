@@ -18,7 +18,7 @@ from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
 from runpage.page import add_answers, write_page
-from runpage.run_files import all_advantages
+from runpage.run_files import all_advantages, signal_reward
 from runpage.serve import HTTPServer, PageHandler
 
 M = 16
@@ -73,6 +73,15 @@ def run(tmp_path) -> Path:
 
 
 # What needs no browser
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--signal", "format"), ("--signal", "all"), ("--reward-weights", "0", "1")]
+)
+def test_the_page_takes_the_reward_that_training_takes_for_right(flags):
+    flags = ("--preset", "tiny", "--rewards", "accuracy,format", *flags)
+    config, _ = parse_train_config(flags, has_cuda=False)
+    assert signal_reward(flat_settings(config)) == config.signal_rewards[0]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import demo
 from bnpo.config import TINY_MODEL, parse_train_config
-from bnpo.files import ROOT
+from bnpo.files import ROOT, write_json
 from bnpo.prompts import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
 from bnpo.runs.folder import check_changes, check_output_dir, claim_folder, lock_run
@@ -207,11 +207,14 @@ def test_a_signal_finishes_the_step(signalled):
 @pytest.mark.sampler
 @pytest.mark.extra
 def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
+    """Also, the resumed run forgets its best score, which was of another evaluation."""
     run = shutil.copytree(signalled, tmp_path / "run", symlinks=True)
     steps = steps_of(run)
+    progress = run / "last" / "trainer" / "progress.json"
+    write_json(progress, json.loads(progress.read_text()) | {"best": 0.9})
     # Steps of many seconds, so that one is certainly under way.
-    slow = ("--questions-per-step", 64, "--samples-per-question", 64)
-    slow += ("--allow-changes", "questions_per_step,samples_per_question")
+    slow = ("--questions-per-step", 64, "--samples-per-question", 64, "--eval-every", 10**6)
+    slow += ("--allow-changes", "questions_per_step,samples_per_question,eval_every,evaluated")
     with (
         temporary_folder() as folder,
         forked(2, "train.py", *ENDLESS, "--output-dir", run, *slow, environment=folder) as job,
@@ -236,6 +239,7 @@ def test_a_second_signal_ends_it_at_once(signalled, tmp_path):
         assert job.result().returncode != 0
     assert steps_of(run) == steps
     assert not (run / "end.json").exists()  # nothing says why
+    assert json.loads(progress.read_text())["best"] == -1
     assert (run / "last").resolve().name == f"step-{steps:06d}"
 
 

@@ -142,6 +142,7 @@ def test_both_stop_tokens_end_an_answer(tmp_path):
     model.lm_head.weight.data[ends] = torch.stack([row, -row])
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     shutil.copy(TINY_MODEL / "model.safetensors", tmp_path / "consolidated.safetensors")
+    (tmp_path / "params.json").write_text('{"dim": 32, "n_layers": 1}')
     for file in [*TINY_MODEL.glob("tokenizer*"), *TINY_MODEL.glob("chat_template*")]:
         shutil.copy(file, tmp_path)
     with open_sampler(tmp_path, TOKENIZER) as sampler:

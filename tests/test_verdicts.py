@@ -5,10 +5,11 @@ import sys
 import pytest
 from scipy import stats
 
-from bnpo.files import ROOT
+from bnpo.config import flat_settings, parse_train_config
+from bnpo.files import ROOT, write_json, write_json_lines
 
 sys.path.insert(0, str(ROOT / "dev"))
-from verdicts import Difference, decomposition, differences, lead, stability
+from verdicts import Difference, decomposition, differences, lead, norm_variation, stability
 
 
 def difference(mean: float, half: float, p: float) -> Difference:
@@ -40,6 +41,14 @@ UP, DOWN, UP_A_LITTLE, DOWN_A_LITTLE = (
 )
 def test_verdicts_follow_the_registered_rules(judge, found, verdict):
     assert judge(found) == verdict
+
+
+def test_a_step_with_a_skipped_update_has_no_norm(tmp_path):
+    config, _ = parse_train_config(("--preset", "tiny"), has_cuda=False)
+    write_json(tmp_path / "config.json", flat_settings(config))
+    lines = [{"step": step, "grad_norm": norm} for step, norm in ((1, 1.0), (2, None), (3, 3.0))]
+    write_json_lines(tmp_path / "metrics.jsonl", lines)
+    assert norm_variation(tmp_path) == pytest.approx(2**0.5 / 2)
 
 
 def test_differences_are_paired_by_seed_and_corrected_by_holm():

@@ -72,7 +72,8 @@ def _score(folder: Path) -> float | None:
     """Return the score in the run's results.json, which is beside it (a row of reproduce.py), below
     it (a run of compare.py) or in it (a recorded row).
     """
-    for path in (folder.parent / "eval", folder / "eval", folder):
+    beside = [folder.parent / "eval"] if folder.resolve().name == "train" else []
+    for path in (*beside, folder / "eval", folder):
         if (path / "results.json").exists():
             [result] = load_results([path / "results.json"])
             *_, (mean, _) = result.scores.values()  # the average comes last

@@ -104,8 +104,8 @@ class Choice:
     """Rows of a table, and how to make them."""
 
     table: tyro.conf.Positional[Literal["table1", "table2", "methods"]]
-    """Table of the paper, or `methods`: Table 1 with a row for every method that needs no reward
-    but the accuracy. It shares its rows with table1."""
+    """Table of the paper, or `methods`: Table 1 with a row for each further method that needs only
+    the accuracy, and no parameters of one's own choice. It shares its rows with table1."""
     rows: tuple[str, ...] = ()
     """Rows to make: base and algorithms, AD-<algorithm> in Table 2. The default is all."""
     models: tuple[str, ...] = ()

@@ -263,11 +263,10 @@ def _row_names(noted: list[Result], results: list[Result]) -> str:
     return "; ".join(f"{model} {', '.join(methods)}" for model, methods in methods_by_model.items())
 
 
-def write_tables(tables: Sequence[Table], folder: Path) -> Path:
-    """Write tables.md in `folder`, and return its path. Raises InputError if that fails."""
-    path = folder / "tables.md"
-    with writing(folder, "choose another --output-dir"):
-        folder.mkdir(parents=True, exist_ok=True)
+def write_tables(tables: Sequence[Table], path: Path) -> Path:
+    """Write the tables to `path`, and return it. Raises InputError if that fails."""
+    with writing(path.parent, "choose another --output-dir"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_markdown(tables), encoding="utf-8")
     return path
 

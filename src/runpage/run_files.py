@@ -88,10 +88,10 @@ def signal_reward(config: Mapping) -> int:
     """Return the index of the reward of --signal, which decides whether an answer is right: the
     first one that is trained on, unless another one is named.
     """
-    names, signal = list(map(reward_name, config["rewards"])), config.get("signal")
-    return (
-        names.index(signal) if signal in names else int(np.flatnonzero(reward_weights(config))[0])
-    )
+    names = list(map(reward_name, config["rewards"]))
+    if config.get("signal") in names:
+        return names.index(config["signal"])
+    return int(np.flatnonzero(reward_weights(config))[0])
 
 
 def reward_weights(config: Mapping) -> np.ndarray:

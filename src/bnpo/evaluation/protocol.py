@@ -79,7 +79,10 @@ class Evaluation:
             problems,
             seed,
             answer_tags=asks_for_tags(tokenizer, template, all_problems),
-            stop_token_ids=stop_token_ids(tokenizer, template),
+            # A template may render prompts only, and then does not say how an answer ends
+            stop_token_ids=sorted(
+                {*stop_token_ids(tokenizer), *stop_token_ids(tokenizer, template)}
+            ),
             prompts=prompts,
             tokenizer=tokenizer,
         )

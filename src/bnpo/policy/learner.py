@@ -33,6 +33,7 @@ TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap", "out
 are those whose ratio of the two probabilities differs from 1 by more than RATIO_BAND."""
 RATIO_BAND = 0.1
 REDUCE_BUCKET = 50_000_000
+"""Elements of gradients that are reduced together, in fp32. DeepSpeed's default takes 2 GB."""
 
 
 @dataclass(frozen=True)
@@ -330,9 +331,6 @@ def _check_loaded(model: torch.nn.Module, folder: Path, missing: set[str]) -> No
             f"{folder}: {names[0]} has numbers that {model.dtype} cannot hold; use --dtype "
             "bfloat16 or float32"
         )
-
-
-# Elements of gradients that are reduced together, in fp32; DeepSpeed's default takes 2 GB
 
 
 def deepspeed_settings(config: TrainConfig) -> dict:

@@ -55,8 +55,9 @@ class Sampler:
                 dtype=settings.dtype,
                 max_model_len=settings.max_tokens,
                 skip_tokenizer_init=True,
-                # Otherwise vLLM would prefer a Mistral model's files consolidated*.safetensors,
-                # which may hold other weights
+                # Otherwise vLLM would prefer the files of Mistral's own format, params.json and
+                # consolidated*.safetensors, which may be those of another model
+                config_format="hf",
                 load_format="hf",
                 enforce_eager=settings.enforce_eager or not self._on_gpu,
                 # With it, vLLM's runner for CPUs raises

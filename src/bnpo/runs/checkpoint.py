@@ -80,8 +80,7 @@ def save_checkpoint(
         if rank_0:
             delete(unfinished)
             trainer.mkdir(parents=True)
-            saved = replace(progress, ranks=dist.get_world_size())
-            write_json(trainer / "progress.json", asdict(saved))
+            write_progress(unfinished, replace(progress, ranks=dist.get_world_size()))
             (unfinished / "README.md").write_text(card, encoding="utf-8")
         # Only rank 0 writes here. `learner.save` starts with a barrier of DeepSpeed, so no rank
         # writes into trainer/ before rank 0 has created it.
@@ -100,6 +99,11 @@ def save_checkpoint(
             delete_old_checkpoints(run, keep)
     # A rank that fails in the next step must not end rank 0 before the checkpoint has its name.
     dist.barrier()
+
+
+def write_progress(checkpoint: Path, progress: Progress) -> None:
+    """Write the progress into a checkpoint, or in place of the one in it."""
+    write_json(checkpoint / "trainer" / "progress.json", asdict(progress))
 
 
 def save_model(

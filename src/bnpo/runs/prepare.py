@@ -217,8 +217,12 @@ def check_data(
 
 
 def other_evaluation(config: TrainConfig, facts: dict) -> bool:
-    """Return whether the run that is resumed was evaluated on other problems or by another rule."""
+    """Return whether the run that is resumed was evaluated on other problems or by another rule,
+    and is evaluated again.
+    """
     new = flat_settings(config, **facts)
+    if not new["evaluated"]:
+        return False
     old = read_json(config.folder.output_dir / "config.json", "--resume needs the run's settings")
     return any(old.get(name, new[name]) != new[name] for name in ("evaluated", "grader"))
 

@@ -23,7 +23,7 @@ from bnpo.policy.start_check import check_start
 from bnpo.policy.weight_sync import WeightSync
 from bnpo.prompts import vocabulary_size
 from bnpo.ranks import Ranks, gather
-from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint
+from bnpo.runs.checkpoint import model_card, rewind, save_checkpoint, write_progress
 from bnpo.runs.findings import FIRST_STEPS, find
 from bnpo.runs.folder import checkpoint_folder, claim_folder
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
@@ -153,6 +153,9 @@ class Run:
         self._tracker = Tracker(config, prepared.steps, self.progress.step)
         if prepared.resumed:  # last: nothing is deleted for a start that cannot open W&B
             rewind(self._folder, self.progress)
+            if prepared.checkpoint:
+                # Before config.json names another evaluation, for which `best` begins anew
+                write_progress(prepared.checkpoint, self.progress)
             claim_folder(config, facts)
             print(f"continuing after step {self.progress.step}", flush=True)
 

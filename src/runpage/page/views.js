@@ -7,8 +7,7 @@ const recordedSteps = (run) => {
 const idOf = (row) => data.questions[row.question].id;
 const userText = (prompt) => prompt.match(/<\|im_start\|>user\n([^]*?)<\|im_end\|>/)?.[1] ?? prompt;
 
-// Adds to an answer its rewards on [0, 1], their weighted mean as trained, and whether it is right: its reward of
-// --signal.
+// Adds to an answer its rewards on [0, 1], their weighted mean as trained, and `right`, its reward of --signal.
 // All of them are null where a reward could not be computed.
 function grade(row) {
   const { ranges, weights, right } = data.runs[row.run], sum = (values) => values.reduce((a, b) => a + b, 0);
