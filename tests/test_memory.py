@@ -273,7 +273,7 @@ def test_wrong_models_data_and_gpus_are_named(tmp_path):
     settings = json.loads((model / "config.json").read_text())
     settings |= {"layer_types": ["linear_attention"] * 28}
     (model / "config.json").write_text(json.dumps(settings))
-    with refused("model: cannot be trained: it has layers of linear_attention"):
+    with refused("model: cannot be trained: it has layers of the type linear_attention"):
         training_inputs(config("--model", str(model), "--eval-every", "0"))
     (tmp_path / "a.jsonl").write_text("{}\n")
     for name, message in (("a", ":1: field 'problem' is missing"), ("b", ": no such data file")):
