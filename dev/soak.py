@@ -198,7 +198,7 @@ def rank() -> None:
             "update": (Learner, "update"),
             "sync": (WeightSync, "refresh"),
         }
-        owner, name = (owners | {"save": (Run, "save")})[phase]
+        owner, name = (owners | {"save": (Run, "_save")})[phase]
         setattr(owner, name, killed_in(getattr(owner, name), call, share))
     program.main()
 

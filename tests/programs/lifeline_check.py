@@ -20,6 +20,7 @@ from bnpo.ranks import Ranks
 def main(fault: str) -> None:
     with Ranks() as ranks:
         ranks.on_failure = lambda line: print(f"failed: {line}", flush=True)
+        dist.barrier()  # on a busy machine, others may still be connecting
         if dist.get_rank() < 2:
             dist.barrier()
         if fault == "rank 2 killed":
