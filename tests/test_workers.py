@@ -1,5 +1,6 @@
 """What a grader must survive: any reward that a user can write, and kills."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -284,3 +285,19 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
     if end == "kill":
         assert list(temporary.iterdir()) == []
     shutil.rmtree(temporary)
+
+
+@pytest.mark.extra
+def test_no_folder_stays_behind_when_a_program_ends_while_its_workers_start(tmp_path):
+    """With each delay, other workers are just being forked as the program ends."""
+    program = (
+        "import sys, time\nfrom mathequal.workers import Workers\n"
+        "Workers(16, 5.0)\ntime.sleep(float(sys.argv[1]))"
+    )
+    for delay in range(24):
+        command = [sys.executable, "-c", program, str(0.6 + 0.05 * delay)]
+        subprocess.run(command, env=os.environ | {"TMPDIR": str(tmp_path)}, check=True)
+    deadline = time.monotonic() + 30
+    while list(tmp_path.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert list(tmp_path.iterdir()) == []

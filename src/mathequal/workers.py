@@ -313,16 +313,8 @@ def _keep(pipe_fd: int, control_fd: int, time_limit: float) -> int:
     os.setsid()  # out of reach of what kills the program's whole group
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # 0: a signal that comes this early kills the keeper's group, which is all there is
-    keeper, worker = os.getpid(), 0
-
-    def end_worker(*_) -> None:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(worker, signal.SIGKILL)
-
-    signal.signal(END, end_worker)
+    keeper = os.getpid()
     control = socket.socket(fileno=control_fd)
-    signal_when_readable(control_fd, END)
     # Processes that calls start by multiprocessing have their files in a folder of the parent's
     folder = None
     with suppress(OSError):  # nothing can be written
@@ -330,12 +322,19 @@ def _keep(pipe_fd: int, control_fd: int, time_limit: float) -> int:
     worker = os.fork()
     if worker == 0:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        signal.signal(END, signal.SIG_DFL)
         control.close()
         if os.getppid() == keeper:  # else the keeper ended before prctl was called
             _run_and_exit(_work, Connection(pipe_fd), time_limit)
         os._exit(1)
     os.close(pipe_fd)
+
+    def end_worker(*_) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(worker, signal.SIGKILL)
+
+    # Only now: a keeper that END ends before this would leave its folder behind
+    signal.signal(END, end_worker)
+    signal_when_readable(control_fd, END)
     if select.select([control], [], [], 0)[0]:  # since before the signal was asked for
         end_worker()
     ended, status = 0, 0
