@@ -6,7 +6,6 @@ Differences are those of runs with the same seed. As long as seeds are missing, 
 the rules would say of the seeds that are there.
 """
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,8 @@ Values = dict[str, dict[int, float]]
 @dataclass(frozen=True)
 class Difference:
     """Method `a` minus method `b` over the seeds that both have. `low` and `high` are the 95 %
-    interval, and `p` is the p-value after Holm's correction.
+    interval, and `p` is the p-value after Holm's correction over the pairs that are judged
+    together.
     """
 
     a: str
@@ -60,8 +60,7 @@ def read(table: str, value: Callable[[Path], float]) -> Values:
 
 def score(folder: Path) -> float:
     """Return the average of the three test sets, in percent."""
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return 100 * results["average"]["pass1"]
+    return 100 * read_run(folder).score
 
 
 def norm_variation(folder: Path) -> float:
@@ -69,9 +68,7 @@ def norm_variation(folder: Path) -> float:
     return variation(read_run(folder).metrics["grad_norm"])
 
 
-def differences(
-    values: Values, pairs: Sequence[tuple[str, str]], corrected: bool = True
-) -> list[Difference]:
+def differences(values: Values, pairs: Sequence[tuple[str, str]]) -> list[Difference]:
     """Return the difference of each pair of methods that has two seeds or more."""
     tested = []
     for a, b in pairs:
@@ -79,9 +76,7 @@ def differences(
         if len(seeds) > 1:
             test = over_seeds(np.array([values[a][seed] - values[b][seed] for seed in seeds]))
             tested.append((a, b, len(seeds), test))
-    p_values = [test["p_value"] for *_, test in tested]
-    if corrected:
-        p_values = holm(p_values)
+    p_values = holm([test["p_value"] for *_, test in tested])
     return [
         Difference(a, b, seeds, test["difference"], test["low"], test["high"], p)
         for (a, b, seeds, test), p in zip(tested, p_values, strict=True)
@@ -117,15 +112,14 @@ def show(
     values: Values,
     pairs: Sequence[tuple[str, str]],
     judge: Callable[[Sequence[Difference]], str],
-    corrected: bool = True,
 ) -> None:
     """Print the differences of `pairs` as a Markdown table, with the verdict on them."""
-    found = differences(values, pairs, corrected)
+    found = differences(values, pairs)
     print(f"### {title}\n")
     if len(found) < len(pairs):
         print("Too few seeds are finished.\n")
         return
-    print(f"| | seeds | difference | 95 % interval | p{' (Holm)' * corrected} |")
+    print("| | seeds | difference | 95 % interval | p (Holm) |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for one in found:
         interval = f"{one.low:+.2f} to {one.high:+.2f}"
@@ -149,7 +143,7 @@ def main() -> None:
     variations = read("table1", norm_variation)
     pairs = [("bnpo", "reinforce"), ("bnpo", "grpo")]
     title = "Stability: coefficient of variation of the gradient norm"
-    show(title, variations, pairs, stability, corrected=False)
+    show(title, variations, pairs, stability)
     pairs = [(f"AD-{name}", name) for name in ("grpo", "reinforce_pp")]
     show("Table 2: decomposition, in points", decomposed, pairs, decomposition)
     pairs = [("AD-bnpo", f"AD-{name}") for name in ("grpo", "reinforce_pp")]

@@ -1,9 +1,11 @@
-"""Run the demo: evaluate a model, train it with BNPO, evaluate it again, and write a page.
+"""Run the demo.
 
-# a tiny model; `make demo` installs everything first
-python scripts/demo.py
-# SmolLM2-135M-Instruct on word problems: `make demo MODEL=smollm2`
-python scripts/demo.py --model smollm2
+    # a tiny model; `make demo` installs everything first
+    python scripts/demo.py
+    # SmolLM2-135M-Instruct on word problems: `make demo MODEL=smollm2`
+    python scripts/demo.py --model smollm2
+
+It evaluates a model, trains it with BNPO, evaluates it again, and writes a page.
 """
 
 import json

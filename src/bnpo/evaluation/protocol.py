@@ -79,10 +79,7 @@ class Evaluation:
             problems,
             seed,
             answer_tags=asks_for_tags(tokenizer, template, all_problems),
-            # A template may render prompts only, and then does not say how an answer ends
-            stop_token_ids=sorted(
-                {*stop_token_ids(tokenizer), *stop_token_ids(tokenizer, template)}
-            ),
+            stop_token_ids=stop_token_ids(tokenizer, template),
             prompts=prompts,
             tokenizer=tokenizer,
         )

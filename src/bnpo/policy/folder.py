@@ -352,8 +352,8 @@ def load_tokenizer(folder: Path, longest: int):
     ids = [i for i in tokenizer.get_vocab().values() if i < rows or i not in special]
     if max(ids) >= rows:
         raise InputError(
-            f"{folder}: its tokenizer has {1 + max(ids)} tokens, its model {rows}; take the "
-            "tokenizer of this model, or call resize_token_embeddings"
+            f"{folder}: its tokenizer has ids up to {max(ids)}, its model has {rows} rows for "
+            "them; take the tokenizer of this model, or call resize_token_embeddings"
         )
     return tokenizer
 

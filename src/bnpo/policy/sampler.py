@@ -102,8 +102,8 @@ class Sampler:
         answers are finished.
 
         Answer j of a prompt is drawn with its seed plus j. With `greedy_too` one greedy answer to
-        each comes in a group of its own. `stop_token_ids` replace those of the tokenizer. Exhaust
-        this iterator: abandoned requests stay in the engine. Raises RunError.
+        each comes in a group of its own. `stop_token_ids` end answers as those of the tokenizer do.
+        Exhaust this iterator: abandoned requests stay in the engine. Raises RunError.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -115,7 +115,7 @@ class Sampler:
         parameters = partial(
             SamplingParams,
             max_tokens=max_tokens,
-            stop_token_ids=[*(stop_token_ids or self._stop_token_ids)],
+            stop_token_ids=sorted({*self._stop_token_ids, *stop_token_ids}),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_clone=True,  # each request has parameters of its own
