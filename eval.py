@@ -32,8 +32,8 @@ def main() -> None:
         folder, results = run(config)
         print_scores(results)
         print(
-            "detectable: true difference to any other model that a comparison finds (power 80 %); "
-            "less if the two are similar\n"
+            "detectable: smallest true difference to another model that a comparison finds with a "
+            "power of 80 %; smaller for similar models, such as two checkpoints of one run\n"
             f"results and samples: {folder}"
         )
         from bnpo.ranks import end_on_gpus

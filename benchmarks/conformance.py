@@ -3,10 +3,10 @@ equal.
 
     make conformance     # three minutes
 
-Prints the rows of docs/estimators.md, "The same name elsewhere"; `trl` or `verl` behind it prints
-those of one package. Batches go from the smallest (all rewards of 0 and 1 for up to four answers)
-to random ones with fractions and several rewards. Edges are among them: equal rewards, one
-question, one answer, answers of different lengths. TRL has no functions for advantages and losses,
+Prints the rows of docs/conformance.md; `trl` or `verl` behind it prints those of one package.
+Batches go from the smallest (all rewards of 0 and 1 for up to four answers) to random ones with
+fractions and several rewards. Edges are among them: equal rewards, one question, one answer,
+answers of different lengths. TRL has no functions for advantages and losses,
 so its trainers run: they sample from the tiny model, and a reward function returns the rewards of
 the batch.
 """

@@ -1,5 +1,5 @@
-r"""Will it train? Sample some answers with the model, prompt and reward of a run, and say what to
-change before it.
+r"""Sample some answers with the model, prompt and reward of a run, and print what would keep it
+from learning.
 
     # the flags of train.py; 16 questions, 4 answers each
     python scripts/check_task.py --preset smollm2

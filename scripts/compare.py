@@ -4,7 +4,7 @@
     # a method with flags of its own; compared with the first method
     python scripts/compare.py --algos "grpo,grpo --decompose" -- --rewards accuracy,format
 
-Flags of train.py stand behind `--`. Every method trains with the seeds 0, 1, ..., each run in a
+Flags of train.py come after `--`. Every method trains with the seeds 0, 1, ..., each run in a
 folder of its own. Repeat the command after an interruption: finished runs are kept, and others
 continue. A run that fails does not keep the others from running.
 """
@@ -86,7 +86,7 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
         raise InputError("--algos: name at least two different methods, as in --algos grpo,bnpo")
     if fixed := sorted(typed_settings(flags) & OF_A_RUN):
         name = fixed[0].replace("_", "-")
-        raise InputError(f"--{name}: cannot stand behind `--`; use --algos, --seeds, --output-dir")
+        raise InputError(f"--{name}: cannot come after `--`; use --algos, --seeds, --output-dir")
     preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
     runs = []
     names: list[str] = []

@@ -1,5 +1,5 @@
 """The estimators in TRL and verl, with the real packages, and what their own names mean
-(docs/estimators.md).
+(docs/conformance.md).
 
 The packages stand in folders of their own: make .venv/trl/.ready .venv/verl/.ready
 """

@@ -12,7 +12,7 @@ from conftest import json_lines, refused
     ("algos", "flags", "message"),
     [
         (("grpo",), (), "--algos: name at least two different methods, as in --algos grpo,bnpo"),
-        (("grpo", "bnpo"), ("--seed", "1"), "--seed: cannot stand behind `--`"),
+        (("grpo", "bnpo"), ("--seed", "1"), "--seed: cannot come after `--`"),
         (("grpo", "beta"), (), "--algo beta and --beta-parameters go together"),
         (("grpo", "bnpo '"), (), '--algos: "bnpo \'" cannot be read'),
     ],

@@ -7,7 +7,7 @@ from bnpo.files import ROOT
 sys.path.append(str(ROOT / "benchmarks"))
 import released
 
-PAGE = (ROOT / "docs" / "estimators.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
 
 
 def test_our_estimators_are_those_of_the_released_code():

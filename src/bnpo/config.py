@@ -208,9 +208,9 @@ class BatchSettings:
     at most this many times. The learner takes n of all questions drawn, first those with a signal;
     BNPO's fit uses all."""
     signal: str | None = None
-    """Reward whose difference makes the answers to a question a signal, by its name in the metrics,
-    or `all`: any reward that is trained on. The default is the first of them, so that a length or
-    format reward does not hide that no answer is right."""
+    """Reward that must differ between the answers to a question, so that the question has a signal:
+    its name in the metrics, or `all` for any reward that is trained on. The default is the first of
+    them, so that a length or format reward does not hide that no answer is right."""
     ppo_iterations: Positive[int] = 1
     """Passes of the learner over the answers of a step (T)."""
     mini_batches: Positive[int] = 1
@@ -219,8 +219,8 @@ class BatchSettings:
     """Passes over the training data, which set the number of steps where --steps does not. A pass
     has an order of its own and whole batches only, so it leaves a few questions out."""
     steps: NotNegative[int | None] = None
-    """Number of steps, in place of --epochs. With 0, the default of the paper's presets, --epochs
-    decides."""
+    """Number of steps, which takes the place of --epochs. 0: --epochs decides, as in the paper's
+    presets."""
 
     def __post_init__(self) -> None:
         if self.questions_per_step % self.mini_batches:
@@ -339,8 +339,8 @@ class FolderSettings:
     resume: bool = False
     """Continue from the newest checkpoint in the output folder, or start anew if there is none."""
     allow_changes: Annotated[tuple[str, ...], NAMES] = ()
-    """Settings that --resume may change, such as lr,temperature. Those that alter no step, like
-    --steps, are free."""
+    """Settings that may differ from those of the run that --resume continues, such as
+    lr,temperature. Those of length, saving and logging, such as --steps, may always differ."""
     save_every: NotNegative[int] = 100
     """Steps between checkpoints; one is also saved after the last step, after a new best evaluation
     and when the run is stopped. 0: only then."""
@@ -358,8 +358,8 @@ class LoggingSettings:
     eval_suite: str = "quick"
     """Evaluation suite: a name in evals/, or the path of a suite file."""
     rollouts_every: NotNegative[int] = 50
-    """With k, write answers, rewards and advantages of steps 1, 1 + k, 1 + 2k, ... as text. 0: only
-    those of skipped updates."""
+    """Write answers, rewards and advantages of every k-th step (1, 1 + k, ...) to rollouts/. 0: of
+    skipped updates only."""
     watch_questions: NotNegative[int] = 8
     """Number of fixed training questions that are answered again every --rollouts-every steps.
     0: none."""
