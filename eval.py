@@ -43,7 +43,7 @@ def main() -> None:
 
 def print_scores(results: dict) -> None:
     """Print the scores in one results.json, a row per data set."""
-    from bnpo.evaluation.scores import describe_score, detectable
+    from bnpo.evaluation.scores import describe_score, detectable, problems_of_average
 
     rules = list(results["average"]["by_rule"])
 
@@ -67,7 +67,7 @@ def print_scores(results: dict) -> None:
             )
         )
     if len(rows) > 1:
-        problems = sum(scores["problems"] for scores in results["results"].values())
+        problems = problems_of_average([one["problems"] for one in results["results"].values()])
         rows.append(("average", "", *pass1_cells(results["average"], problems)))
     names = [rule.rpartition(":")[2] for rule in rules]
     pass1 = names if len(names) > 1 else ["pass@1"]

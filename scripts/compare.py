@@ -24,8 +24,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from scipy.special import nctdtrinc, stdtrit
+from tyro.constructors import PrimitiveConstructorSpec
 
-from bnpo.config import NAMES, Positive, TrainConfig, parse_train_config, settings, typed_settings
+from bnpo.config import Positive, TrainConfig, parse_train_config, settings, typed_settings
 from bnpo.environment import expects_cuda, parse_command, setup_environment
 from bnpo.errors import error_line
 from bnpo.evaluation.program import SUITE_OF_PRESET
@@ -36,15 +37,35 @@ from paper.rows import Row
 from reproduce import is_finished, is_trained, reproduce_all
 from runpage.page import write_page
 
+
+def methods_of(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the methods that the words after --algos name. Commas separate them, except in quotes
+    and brackets and, if there are several words, in one with flags.
+    """
+    methods: list[str] = []
+    for word in words:
+        has_flags = len(words) > 1 and len(word.split()) > 1
+        methods += [word] if has_flags else re.findall(r"(?:'[^']*'|\([^)]*\)|[^,])+", word)
+    return tuple(filter(None, map(str.strip, methods)))
+
+
+METHODS = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="METHOD[,METHOD...]",
+    instance_from_str=methods_of,
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=list,
+)
 OF_A_RUN = {"algo", "seed", "output_dir", "resume", "dry_run"}
 """Settings that follow from the method and the seed, or that no comparison can have."""
 
 
 @settings
 class Args:
-    algos: Annotated[tuple[str, ...], NAMES] = ()
+    algos: Annotated[tuple[str, ...], METHODS] = ()
     """Methods, the one that the others are compared with first: values of --algo, each with flags
-    of its own if needed, as in "grpo,beta --beta-parameters 2 2"."""
+    of its own if needed, as in "grpo,beta --beta-parameters 2 2". Write a method whose flags have
+    commas as a word of its own: grpo "gdpo --rewards accuracy,format"."""
     seeds: Positive[int] = 3
     """Number of runs of each method, with the seeds 0, 1, ... Two methods see the same questions
     with the same seed, so they are compared seed by seed."""

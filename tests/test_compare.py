@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compare import Args, compare, main, over_seeds, runs_of
+from compare import Args, compare, main, methods_of, over_seeds, runs_of
 from conftest import json_lines, refused
 
 
@@ -20,6 +20,20 @@ from conftest import json_lines, refused
 def test_wrong_methods_and_flags_are_refused_before_anything_starts(algos, flags, message):
     with refused(message):
         main(Args(algos), ("--preset", "tiny", *flags))
+
+
+@pytest.mark.parametrize(
+    ("words", "methods"),
+    [
+        (["grpo,grpo --decompose, bnpo"], ("grpo", "grpo --decompose", "bnpo")),
+        (["grpo", "bnpo"], ("grpo", "bnpo")),
+        (["grpo,weight --weight 'max(0, p)'"], ("grpo", "weight --weight 'max(0, p)'")),
+        (["weight --weight max(0,p),grpo"], ("weight --weight max(0,p)", "grpo")),
+        (["grpo", "gdpo --rewards accuracy,format"], ("grpo", "gdpo --rewards accuracy,format")),
+    ],
+)
+def test_commas_separate_methods_except_in_their_flags(words, methods):
+    assert methods_of(words) == methods
 
 
 def test_each_method_and_seed_has_a_run_of_its_own(tmp_path):

@@ -26,9 +26,10 @@ from bnpo.config import (
 )
 from bnpo.files import ROOT, InputError
 from bnpo.grading.rewards import GRADERS
+from bnpo.imports import local_sources
 from bnpo.runs.checkpoint import Progress, checkpoints, find_checkpoint, rewind
 from bnpo.runs.folder import check_changes, claim_folder, lock_run
-from bnpo.runs.prepare import local_sources, other_evaluation, prepare_run
+from bnpo.runs.prepare import other_evaluation, prepare_run
 from bnpo_estimators import ESTIMATORS, Method
 from conftest import refused
 
@@ -275,6 +276,15 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
     template.write_text("{{ strftime_now('%Y') }} {{ messages[-1]['content'] }}")
     (tmp_path / "other.py").write_text("not imported")
     assert local_sources(reward) == {reward, helper}
+    parts, package = tmp_path / "parts" / "one.py", tmp_path / "package" / "__init__.py"
+    for file, text in ((parts, "import package"), (package, "from .inner import two")):
+        file.parent.mkdir()
+        file.write_text(text)
+    inner = package.with_name("inner.py")
+    inner.write_text("two = 2")
+    helper.write_text("from parts.one import *\none = 1\n")  # parts/ has no __init__.py
+    assert local_sources(reward) == {reward, helper, parts, package, inner}
+    helper.write_text("one = 1\n")
     rewards = f"accuracy,{reward}:mine"
     flags = ("--output-dir", str(run), "--template", str(template), "--rewards", rewards)
     flags += ("--algo", f"{algo}:median")
@@ -338,6 +348,15 @@ def test_a_copy_of_a_run_that_followed_links_is_refused_before_a_model_is_loaded
     (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
     (tmp_path / "last").mkdir()
     with refused("last: is a folder where a run has a link, as in a copy that followed links; del"):
+        find_checkpoint(tmp_path, ranks=1)
+
+
+def test_a_finished_run_without_checkpoints_keeps_its_records(tmp_path):
+    end = tmp_path / "end.json"
+    end.write_text('{"step": 3, "why": "signalled"}')
+    assert find_checkpoint(tmp_path, ranks=1) == Progress()
+    end.write_text('{"step": 3, "why": "done"}')
+    with refused(r"this run is done, but its checkpoints are gone, .* name another --output-dir"):
         find_checkpoint(tmp_path, ranks=1)
 
 

@@ -166,8 +166,10 @@ def test_the_suite_is_the_one_of_the_preset_that_trained_ckpt(tmp_path):
     checkpoint, out = tmp_path / "run" / "checkpoints" / "step-000001", tmp_path / "out"
     shutil.copytree(TINY_MODEL, checkpoint)
     (tmp_path / "run" / "config.json").write_text('{"preset": "tiny"}')
-    job = prepare_job(EvalConfig(str(checkpoint), limit=2, output_dir=out), "float32")
-    assert (job.evaluation.suite.name, job.samples.folder) == ("arithmetic", out)
+    shutil.copytree(TINY_MODEL, checkpoint / "merged")  # of a run with LoRA
+    for ckpt, folder in ((checkpoint, out), (checkpoint / "merged", tmp_path / "other")):
+        job = prepare_job(EvalConfig(str(ckpt), limit=2, output_dir=folder), "float32")
+        assert (job.evaluation.suite.name, job.samples.folder) == ("arithmetic", folder)
 
 
 def folder_of(model) -> Path:

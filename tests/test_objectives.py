@@ -29,7 +29,7 @@ def test_methods_of_the_picture_are_typed_with_their_flags():
     for text, message in (
         ("eb", "^--algo: eb has no objective of its own: it depends on the other questions"),
         ("opo", "^--algo: opo has no objective of its own: it needs more than one reward"),
-        ("pass_at_k --k 8", "^--k: is 8, must be from 1 to 7"),
+        ("pass_at_k --k 8", "^--k: is 8, must be a whole number from 1 to 7"),
         ("weight --weight 'p", "cannot be split into flags: No closing quotation"),
     ):
         with refused(message):

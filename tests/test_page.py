@@ -1,6 +1,9 @@
 """The page of runs: what it is made of, and in a real browser what a visitor sees and finds."""
 
+import base64
+import gzip
 import json
+import re
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -17,7 +20,7 @@ from bnpo_estimators import ESTIMATORS, Method, compute_advantages
 from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
-from runpage.page import add_answers, write_page
+from runpage.page import add_answers, page_of, write_page
 from runpage.run_files import all_advantages, signal_reward
 from runpage.serve import HTTPServer, PageHandler
 
@@ -91,6 +94,7 @@ def test_the_page_takes_the_reward_that_training_takes_for_right(flags):
         ({"runs": (Path("nowhere"),)}, "nowhere: neither a run nor an evaluation; name a folder"),
         ({"serve": True, "port": 99_999}, "--port 99999: .*Choose another one, or 0"),
         ({"output": Path("/proc/page.html")}, "/proc/page.html: cannot be written"),
+        ({"output": Path()}, "-o .: is a folder; name the file, such as report.html"),
     ],
 )
 def test_what_cannot_be_shown_is_a_line_with_the_cure(run, flags, message):
@@ -169,6 +173,15 @@ def test_what_every_estimator_would_have_made_of_a_batch(tmp_path, algo):
     for name in ("grpo", "eb", "reinforce_pp"):
         expected = compute_advantages(Method(name), rewards[:, :, None], lengths=lengths).values
         np.testing.assert_allclose(found[name], expected.ravel(), rtol=5e-5, atol=1e-12)
+
+
+def test_settings_that_json_does_not_have_are_text(tmp_path):
+    folder = write_run(tmp_path / "run", {1: with_right(3, 5)}, "--max-grad-norm", "inf")
+    page = page_of([folder])
+    data = re.search(r'id="data">([^<]*)<', page)[1]
+    text = gzip.decompress(base64.b64decode(data)).decode()
+    [of_run] = json.loads(text, parse_constant=pytest.fail)["runs"]
+    assert of_run["config"]["max_grad_norm"] == "inf"
 
 
 def test_ids_that_questions_share_keep_their_answers_apart(run):

@@ -178,6 +178,11 @@ def test_a_system_prompt_is_a_text_or_a_file_that_must_be_there(tmp_path):
     for given, text in texts.items():
         config, _ = parse_train_config(["--preset", "tiny", "--system-prompt", given], False)
         assert config.data.system_prompt == text
+    suite = tmp_path / "suite.json"
+    for given, text in texts.items():
+        fields = json.loads((ROOT / "evals" / "word-problems.json").read_text())
+        suite.write_text(json.dumps(fields | {"system_prompt": given}))
+        assert load_suite(str(suite)).system_prompt == text
     for path in ("sytem.txt", "prompts/sytem", "/prompts/s.md", "~/x", "prompts/"):
         with refused("--system-prompt: no file '.*'; correct the path, or write the prompt itself"):
             parse_train_config(["--preset", "tiny", "--system-prompt", path], False)

@@ -20,6 +20,7 @@ from bnpo.batch import WATCHED, questions_at, sampling_seeds
 from bnpo.data import Columns, Problem, load_problems, load_sources
 from bnpo.evaluation.suites import Dataset, dataset_problems
 from bnpo.files import ROOT
+from bnpo.tasks import built_in_problems
 from conftest import refused
 from hub import COMMIT, hub
 
@@ -77,6 +78,19 @@ def test_all_kinds_of_files_give_the_same_problems(name, tmp_path):
         assert len({p.id for p in problems}) == 2
     named = write(tmp_path / name, [{"id": "a", "question": "1", "answer": "NA"}])
     assert load_problems(named, QUESTION) == [Problem("a", "1", "NA")]
+
+
+def test_numbers_of_fp32_are_read_as_they_were_meant(tmp_path):
+    answers = pa.array([0.1, 2.5, 3.7, 7.0], pa.float32())
+    table = pa.table({"problem": ["?"] * 4, "answer": answers})
+    path = tmp_path / "rows.parquet"
+    pq.write_table(table, path)
+    assert [problem.answer for problem in load_problems(path)] == ["0.1", "2.5", "3.7", "7"]
+
+
+def test_more_problems_than_a_built_in_task_has_are_refused():
+    with refused(r"word-problems: has about \d+ different problems for test, not 9000; ask for"):
+        built_in_problems("word-problems", "test", 9000)
 
 
 def test_a_cell_may_be_large_and_lines_without_a_row_count(tmp_path):

@@ -46,6 +46,7 @@ def data(**fields) -> dict:
         ({"thinking": True}, "thinking: is True, must be 'on' or 'off'"),
         ({"template": "think", "system_prompt": "x"}, "template think is a system prompt itself"),
         ({"grader": "mine"}, "unknown grader 'mine'; known: default, paper"),
+        ({"system_prompt": "prompts/sytem.txt"}, "system-prompt: no file 'prompts/sytem.txt'"),
     ],
 )
 def test_a_broken_suite_is_named(tmp_path, fields, message):
@@ -214,10 +215,14 @@ def test_a_regrade_writes_verdicts_scores_and_protocol_anew(folder, capsys):
     changes = "3 verdicts changed\n  default: False -> True: 2\n  default: True -> False: 1\n"
     assert changes in capsys.readouterr().out
     assert samples(folder) == before
+    with refused("holds the answers; name another folder"):
+        regrade.main(regrade.Args(folder, None, folder))
     again = folder.with_name("again")
     file = again / "samples.jsonl"
     whole = file.read_text()
-    file.write_text("".join(whole.splitlines(keepends=True)[:2]) + whole[:9])  # as a kill leaves it
+    # As rules that have changed since, and then a kill, leave it
+    wrong = whole.replace('"default": true', '"default": false')
+    file.write_text("".join(wrong.splitlines(keepends=True)[:2]) + whole[:9])
     regrade.main(regrade.Args(folder, None, again))
     assert file.read_text() == whole
 

@@ -51,13 +51,13 @@ NAMES = PrimitiveConstructorSpec(
 PATH = re.compile(r"\S+\.(txt|md|jinja)|[\w./~-]+/[\w./~-]*", re.ASCII)
 
 
-def _read_prompt(words: list[str]) -> str:
-    """Return the text of --system-prompt, or the text of the file that it names. Raises InputError
-    for a path without a file.
+def read_prompt(value: str, folders: Sequence[Path] = (Path(),)) -> str:
+    """Return the text of --system-prompt, or the text of the file that it names, from the first of
+    the `folders` that has it. Raises InputError for a path without a file.
     """
-    [value] = words
-    if os.path.isfile(value):
-        return read_text(value).strip()
+    for folder in folders:
+        if os.path.isfile(folder / value):  # unlike Path.is_file, False for names that are too long
+            return read_text(folder / value).strip()
     if PATH.fullmatch(value):
         raise InputError(
             f"--system-prompt: no file '{value}'; correct the path, or write the prompt itself"
@@ -68,7 +68,7 @@ def _read_prompt(words: list[str]) -> str:
 PROMPT = PrimitiveConstructorSpec(
     nargs=1,
     metavar="TEXT|FILE",
-    instance_from_str=_read_prompt,
+    instance_from_str=lambda words: read_prompt(words[0]),
     is_instance=lambda value: isinstance(value, str),
     str_from_instance=lambda value: [value],
 )

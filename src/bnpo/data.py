@@ -238,7 +238,18 @@ def _rows(table: "pyarrow.Table", columns: Columns, forms: Forms) -> list[dict]:
     if not needed <= names:
         return table[:1].to_pylist()
     wanted = {"id"}.union(*(form.columns(dict.fromkeys(names)) for form in forms.values()))
-    return table.select(sorted(needed | names & wanted)).to_pylist()
+    return _shortest_decimals(table.select(sorted(needed | names & wanted))).to_pylist()
+
+
+def _shortest_decimals(table: "pyarrow.Table") -> "pyarrow.Table":
+    """Return the table with 0.1 where a column of fp32 has 0.10000000149011612."""
+    import pyarrow
+
+    for i, column in enumerate(table.schema):
+        if column.type == pyarrow.float32():
+            decimals = table[i].cast(pyarrow.string()).cast(pyarrow.float64())
+            table = table.set_column(i, column.name, decimals)
+    return table
 
 
 def _fields(source_line: str, row: dict, forms: Forms) -> dict[str, object]:

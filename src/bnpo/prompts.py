@@ -85,7 +85,8 @@ def render_prompt(tokenizer, problem: str | Messages, template: str | None = Non
 
 def asks_for_tags(tokenizer, template: str | None = None, problems: Iterable[Problem] = ()) -> bool:
     """Return whether a prompt asks for tags. Final answers are then also looked for in tags."""
-    return "<answer>" in render_prompt(tokenizer, "", template) or any(
+    # Some templates refuse an empty problem
+    return "<answer>" in render_prompt(tokenizer, "1+2=?", template) or any(
         "<answer>" in problem.text for problem in problems
     )
 

@@ -55,18 +55,31 @@ def is_built_in(source: str) -> bool:
     return source == "arithmetic" or source.partition(":")[0] == WORD_PROBLEMS
 
 
+MAX_DRAWS_IN_VAIN = 100_000
+
+
 def built_in_problems(source: str, split: str, count: int, seed: int = 0) -> list[Problem]:
-    """Return `count` different problems of a split of a built-in task. Of other sources, none."""
+    """Return `count` different problems of a split of a built-in task. Of other sources, none.
+    Raises InputError if the task has fewer.
+    """
     if not is_built_in(source):
         return []
     rng = np.random.default_rng(seed)
     drawn: Iterator[tuple[str, str, str | None]]
     drawn = draw_arithmetic(rng) if source == "arithmetic" else draw_word_problems(source, rng)
     answers: dict[str, str] = {}  # by text
+    in_vain = 0  # draws since the last new problem
     while len(answers) < count:
         text, answer, its_split = next(drawn)
-        if its_split == split:
+        in_vain += 1
+        if its_split == split and text not in answers:
             answers[text] = answer
+            in_vain = 0
+        if in_vain > MAX_DRAWS_IN_VAIN:
+            raise InputError(
+                f"{source}: has about {len(answers)} different problems for {split}, not {count}; "
+                "ask for fewer"
+            )
     return [
         Problem(f"{source}/{split}/{i}", text, answer)
         for i, (text, answer) in enumerate(answers.items())

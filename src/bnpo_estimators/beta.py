@@ -64,7 +64,7 @@ def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "
     n - 1, and is 0 for n = 1. `moments="sample"` takes it as it is, like the paper. It includes the
     sampling noise of m answers, of which `moments="corrected"` subtracts mean(p (1 - p) / (m - 1)).
     This estimate is unbiased for rewards of 0 and 1. For graded rewards, which vary less, it is the
-    most that the noise can be.
+    most that the noise can be. Raises ValueError for no accuracies, and for nan among them.
 
     Accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8:
 
@@ -73,6 +73,10 @@ def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "
     (0.5, 0.5, 1.1667, 1.1667)
     """
     accuracies, answers = np.ravel(accuracies), np.ravel(answers)  # [n], [n] or [1]
+    if not len(accuracies) or not np.isfinite(accuracies).all():
+        raise ValueError("accuracies must be finite numbers, at least one")
+    if moments not in ("sample", "corrected"):
+        raise ValueError(f"moments is {moments!r}, must be 'sample' or 'corrected'")
     mean = float(accuracies.mean())
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
     most = int(answers.max())  # m

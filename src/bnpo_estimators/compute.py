@@ -106,7 +106,10 @@ def compute_advantages(
     if "lengths" in estimator.needs:
         if lengths is None or np.shape(lengths) != (n, m):
             raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
-        tokens = np.asarray(lengths)[kept]
+        tokens = np.asarray(lengths)
+        if not (np.isfinite(tokens) & (tokens >= 0))[known].all():
+            raise ValueError(f"{algo} needs lengths that are finite and not negative")
+        tokens = tokens[kept]
 
     values, fits = np.zeros((n, m)), list[BetaFit]()
     if kept.any():

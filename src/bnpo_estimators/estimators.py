@@ -79,9 +79,13 @@ class Method:
         if limits:
             raise SettingError(f"`reward_weights`: are {_words(weights)}, {limits}")
         most = max(1, m - 1)
-        if self.k is not None and not 1 <= self.k <= most:
-            limits = f"must be from 1 to {most}, below the number of answers to a question"
+        if self.k is not None and self.k not in range(1, most + 1):
+            limits = f"must be a whole number from 1 to {most}, below the answers to a question"
             raise SettingError(f"`k`: is {self.k}, {limits}")
+        if self.beta_moments not in ("sample", "corrected"):
+            raise SettingError(
+                f"`beta_moments`: is {self.beta_moments}, must be sample or corrected"
+            )
         if self.beta_parameters is not None:
             self._check_density(self.beta_parameters, m)
         if self.weight is not None:

@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -11,7 +12,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from bnpo.files import step_of, whole_json_lines, write_whole, writing
+from bnpo.files import InputError, step_of, whole_json_lines, write_whole, writing
 from runpage.run_files import (
     all_advantages,
     eval_problems,
@@ -30,6 +31,8 @@ MAX_ANSWERS = 10_000
 def write_page(path: Path, folders: Sequence[Path]) -> None:
     """Write the page of the runs and evaluations in `folders`. Raises InputError."""
     page = page_of(folders)
+    if path.is_dir():
+        raise InputError(f"-o {path}: is a folder; name the file, such as {path / 'report.html'}")
     with writing(path, "-o names another file"):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [page])  # or not at all: a browser may read it at any time
@@ -132,6 +135,16 @@ def thinned(items: list, answers: int, name: str, data: dict) -> list:
     return shown
 
 
+def in_json(content: object) -> object:
+    """Return `content` with texts such as `inf` for numbers that JSON does not have."""
+    if isinstance(content, dict):
+        return {name: in_json(value) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [in_json(value) for value in content]
+    is_missing = isinstance(content, float) and not math.isfinite(content)
+    return str(content) if is_missing else content
+
+
 def packed(content: object) -> str:
     """Return `content` as JSON, compressed, in base64, which has no character with a meaning in
     HTML.
@@ -157,7 +170,7 @@ def fill_template(title: str, data: dict, chunks: Sequence[str]) -> str:
         path.read_text("utf-8")
         for path in [*sorted(VENDOR.glob("*.js")), *sorted(PARTS.glob("*.js"))]
     )
-    texts = {"data": packed(data)} | {
+    texts = {"data": packed(in_json(data))} | {
         f"chunk{number}": chunk for number, chunk in enumerate(chunks)
     }
     blocks = [

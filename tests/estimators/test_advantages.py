@@ -278,7 +278,7 @@ def test_every_reward_is_mapped_from_its_own_range(decompose):
 BLANK, TWO_REWARDS = np.zeros((2, 2, 1)), np.array([[[0.0, 3], [-1, 3]]])
 OF_TWO = r"question 1, answer 1, is 2.0, outside \[0, 1\]"
 GREEDY_SHAPE, LENGTHS_SHAPE = r"\[n, K\] = \(2, 1\)", r"opo needs lengths \[n, m\] = \(2, 2\)"
-K_LIMITS = "`k`: is 2, must be from 1 to 1, below the number of answers"
+K_LIMITS = "`k`: is 2, must be a whole number from 1 to 1, below the answers to a question"
 BETA_LIMITS = "are 1 inf, must be above 0 and finite"
 
 
@@ -297,10 +297,18 @@ BETA_LIMITS = "are 1 inf, must be above 0 and finite"
         (Method("remax"), BLANK, {"greedy_rewards": [[0], [7]]}, "question 1, greedy answer 0, is"),
         (Method("reinforce_pp"), BLANK, {}, "reinforce_pp needs lengths"),
         (Method("opo"), BLANK, {"lengths": np.ones((2, 1))}, LENGTHS_SHAPE),
+        (
+            Method("opo"),
+            BLANK,
+            {"lengths": [[1, 2], [3, np.nan]]},
+            "opo needs lengths that are fin",
+        ),
+        (Method(beta_moments="Corrected"), BLANK, {}, "is Corrected, must be sample or corrected"),
         (Method("beta"), BLANK, {}, "`algo='beta'` and `beta_parameters` go together"),
         (Method("beta", beta_parameters=(1, np.inf)), BLANK, {}, BETA_LIMITS),
         (Method("pass_at_k"), BLANK, {}, "`algo='pass_at_k'` and `k` go together, as in `k=4`"),
         (Method("pass_at_k", k=2), BLANK, {}, K_LIMITS),
+        (Method("pass_at_k", k=1.5), np.eye(3), {}, "`k`: is 1.5, must be a whole number from 1"),
         (Method("gdpo", decompose=True), BLANK, {}, "use `decompose=False`"),
         (Method(reward_weights=(1, 0.2)), BLANK, {}, "are 1 0.2, must be one for each of the 1"),
         (Method(reward_weights=(0, 0)), TWO_REWARDS, {"ranges": (-9, 9)}, "are 0 0, must not be"),

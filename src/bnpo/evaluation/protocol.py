@@ -26,7 +26,6 @@ from bnpo.evaluation.suites import (
 )
 from bnpo.files import (
     InputError,
-    file_hash,
     lock,
     read_json,
     read_text,
@@ -36,6 +35,7 @@ from bnpo.files import (
 )
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
+from bnpo.imports import source_hashes
 from bnpo.policy.folder import training_config
 from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags, stop_token_ids
 from bnpo.tasks import Problem
@@ -207,6 +207,13 @@ class Samples:
                 ) from error
             self.records[key_of(record)] = record
 
+    def clear(self) -> None:
+        """Drop all records and results."""
+        with writing(self.folder, REPEAT):
+            (self.folder / "results.json").unlink(missing_ok=True)
+            self._file.truncate(0)
+        self.records.clear()
+
     def add(self, record: Record) -> None:
         """Add a record. When this returns, a killed process no longer loses it."""
         with writing(self.folder, REPEAT):
@@ -250,8 +257,8 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def grader_identity(suite: Suite) -> dict:
-    """Return the part of a protocol that names the rules, with the hash of a user's file."""
+    """Return the part of a protocol that names the rules, with the hashes of a user's files."""
     identity = {"grader": suite.grader, "graded_by": list(suite.rules)}
     if suite.grader not in GRADERS:
-        identity["grader_sha256"] = file_hash(Path(suite.grader.rpartition(":")[0]))
+        identity["grader_sha256"] = source_hashes(suite.grader)
     return identity

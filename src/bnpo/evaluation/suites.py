@@ -10,10 +10,18 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from bnpo.config import TEMPERATURES, Positive, Share, TrainConfig, check_template, validate
+from bnpo.config import (
+    TEMPERATURES,
+    Positive,
+    Share,
+    TrainConfig,
+    check_template,
+    read_prompt,
+    validate,
+)
 from bnpo.data import Columns, content_hash, folder_and_config, load_problems
 from bnpo.errors import is_first_rank
-from bnpo.files import ROOT, InputError, read_json, read_text
+from bnpo.files import ROOT, InputError, read_json
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
 from bnpo.prompts import chat_template, encode_prompt, render_prompt
 from bnpo.tasks import Problem, built_in_problems, is_built_in
@@ -77,8 +85,8 @@ def load_suite(name: str) -> Suite:
     fields = read_json(path, advice)
     prompt, template = fields.get("system_prompt"), fields.get("template")
     try:
-        if isinstance(prompt, str) and os.path.isfile(ROOT / prompt):
-            fields["system_prompt"] = read_text(ROOT / prompt).strip()
+        if isinstance(prompt, str):
+            fields["system_prompt"] = read_prompt(prompt, [ROOT, Path()])
         if isinstance(template, str) and os.path.isfile(ROOT / template):
             fields["template"] = str(ROOT / template)
         suite = validate(Suite, {"name": path.stem, **fields})

@@ -118,8 +118,12 @@ def local_folder(model: str) -> Path | None:
 
 
 def training_config(folder: Path) -> dict | None:
-    """Return the config.json of the run of the checkpoint `folder`. None if it is of no run."""
+    """Return the config.json of the run of the checkpoint `folder`, or of its merged model. None if
+    it is of no run.
+    """
     folder = folder.resolve()
+    if folder.name == MERGED:
+        folder = folder.parent
     if folder.parent.name != "checkpoints":
         return None
     return _settings(folder.parent.parent) or None

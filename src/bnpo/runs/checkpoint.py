@@ -201,6 +201,7 @@ def find_checkpoint(run: Path, ranks: int) -> Progress:
             )
     folders = checkpoints(run)
     if not folders:
+        _check_not_done(run)
         return Progress()
     folder = folders[-1]
     trainer = folder / "trainer"
@@ -222,6 +223,18 @@ def find_checkpoint(run: Path, ranks: int) -> Progress:
             f"ranks, or convert it: {shlex.join(convert)}"
         )
     return progress
+
+
+def _check_not_done(run: Path) -> None:
+    """Raise InputError if a run without checkpoints is done: to start it anew would delete all that
+    it has written.
+    """
+    end = run / "end.json"
+    if end.is_file() and read_json(end, "it was edited").get("why") == "done":
+        raise InputError(
+            f"{run}: this run is done, but its checkpoints are gone, so it cannot be continued; "
+            f"name another --output-dir, or delete {end} to start anew, which deletes its records"
+        )
 
 
 def rewind(run: Path, progress: Progress) -> None:

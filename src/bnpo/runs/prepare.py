@@ -5,10 +5,8 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from modulefinder import ModuleFinder
 from pathlib import Path
 
 import torch
@@ -29,9 +27,10 @@ from bnpo.evaluation.suites import (
     override,
     own_settings,
 )
-from bnpo.files import InputError, file_hash, read_json
+from bnpo.files import InputError, read_json
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS, forms_of
+from bnpo.imports import source_hashes
 from bnpo.policy.folder import (
     adapter_base,
     check_model,
@@ -313,8 +312,8 @@ def input_hashes(
     hashes = {
         # They depend on the chat template, which may write the date, and on the tokenizer.
         "prompts_sha256": _sha256(json.dumps(prompts)),
-        "reward_sha256": {reward: _source_hashes(reward) for reward in rewards},
-        "algo_sha256": {estimator: _source_hashes(estimator) for estimator in estimators},
+        "reward_sha256": {reward: source_hashes(reward) for reward in rewards},
+        "algo_sha256": {estimator: source_hashes(estimator) for estimator in estimators},
         "evaluated": {},
     }
     if evaluation:
@@ -328,17 +327,3 @@ def input_hashes(
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _source_hashes(function: str) -> str:
-    """Return the hashes of the file in path/to/file.py:function and of those that it imports."""
-    files = sorted(local_sources(Path(function.rpartition(":")[0])))
-    return " ".join(map(file_hash, files))
-
-
-def local_sources(file: Path) -> set[Path]:
-    """Return a Python file, and the files beside it that it imports, also through each other."""
-    finder = ModuleFinder([str(file.parent)])
-    with suppress(OSError, SyntaxError):  # the import refuses it with a line of its own
-        finder.run_script(str(file))
-    return {file, *(Path(module.__file__) for module in finder.modules.values() if module.__file__)}
