@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bnpo.environment import forget_launcher, parse_command, setup_environment
-from bnpo.errors import error_line
+from bnpo.errors import end_on_gpus, error_line
 
 
 def main() -> None:
@@ -36,8 +36,6 @@ def main() -> None:
             "power of 80 %; smaller for similar models, such as two checkpoints of one run\n"
             f"results and samples: {folder}"
         )
-        from bnpo.ranks import end_on_gpus
-
         end_on_gpus()
 
 

@@ -14,7 +14,7 @@ import os
 import sys
 
 from bnpo.environment import become_only_rank, expects_cuda, is_rank, setup_environment
-from bnpo.errors import error_line
+from bnpo.errors import end_on_gpus, error_line
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def run(argv: list[str]) -> None:
     check_config(config, int(os.environ["WORLD_SIZE"]))
     if not config.folder.resume:
         check_output_dir(config)  # also later, with the lock, but here before torch is imported
-    from bnpo.ranks import check_cuda, end_on_gpus, hide_cuda
+    from bnpo.ranks import check_cuda, hide_cuda
 
     if config.preset == "tiny":
         hide_cuda()

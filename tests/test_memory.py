@@ -21,6 +21,7 @@ from bnpo.policy.memory import (
     held_memory,
     memory_cures,
     sampler_settings,
+    usable_cpu_memory,
 )
 from bnpo.policy.sampling import EngineSettings
 from conftest import make_model, python, refused, report_of
@@ -183,12 +184,24 @@ def test_offloaded_parts_are_in_cpu_memory():
     assert optimizer == 20 * SHAPES["7b"].parameters
 
 
+def test_the_memory_of_a_container_or_job_counts(tmp_path):
+    everything = usable_cpu_memory(tmp_path)  # a machine without control groups
+    job = tmp_path / "sys" / "fs" / "cgroup" / "slurm" / "job_1"
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "proc" / "self" / "cgroup").write_text("4:memory:/old\n0::/slurm/job_1/step_0\n")
+    (job / "step_0").mkdir(parents=True)
+    (job / "step_0" / "memory.max").write_text("max\n")
+    assert usable_cpu_memory(tmp_path) == everything > 2**29
+    (job / "memory.max").write_text(f"{2**29}\n")
+    assert usable_cpu_memory(tmp_path) == 2**29
+
+
 def test_a_learner_that_cannot_be_loaded_is_refused_before(tmp_path, monkeypatch):
     large = Qwen2Config(hidden_size=2**16, intermediate_size=2**18, num_hidden_layers=8)
     large.save_pretrained(tmp_path)
     shape = ModelShape(tmp_path)
     check_memory(SHAPES["1.5b"], with_settings(config(), lora_rank=8))
-    with refused(r"needs \d{4} GiB of CPU memory, this machine has \d+; try --lora-rank 32"):
+    with refused(r"needs \d{4} GiB of CPU memory, here are \d+; try --lora-rank 32"):
         check_memory(shape, config())
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)

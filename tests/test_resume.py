@@ -152,6 +152,8 @@ def test_saving_never_holds_a_second_model(saved, tmp_path):
 
 @pytest.mark.program
 def test_a_full_disk_is_one_line_and_leaves_earlier_checkpoints(saved):
+    assert "rank 1 does not see the files of rank 0 there; name an" in saved["not shared"]
+    assert saved["probes"] == []
     assert saved["disagreeing"].startswith("rank 1 has other data than rank 0, or another checkpoi")
     assert "cannot be written (" in saved["full"]
     cure = "Earlier files are complete. Free some disk space, then continue with --resume"

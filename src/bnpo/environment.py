@@ -58,8 +58,10 @@ DEFAULTS = {
     "NCCL_GRAPH_REGISTER": "0",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
-    # Learner and sampler free memory in turn. Growing segments leave no holes between its pieces
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    # Learner and sampler free memory in turn. Growing segments leave no holes between its pieces.
+    # The pinned CPU memory of --offload-optimizer and --offload-weights would be rounded up to a
+    # power of two, and kept after its use, unless the pieces are too large for torch's cache.
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,pinned_max_cached_size_mb:16",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
 }

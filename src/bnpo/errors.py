@@ -48,7 +48,20 @@ def error_line() -> Iterator[None]:
     except Exception as error:
         if not (_have_met or is_first_rank()):
             time.sleep(LAUNCHER_SECONDS)
-        sys.exit(report(error))
+        status = report(error)
+        end_on_gpus(status)
+        sys.exit(status)
+
+
+def end_on_gpus(status: int = 0) -> None:
+    """End a process that has used a GPU at once. In a normal end, libraries may crash, and vLLM
+    destroys NCCL's communicator, where a rank that has failed alone waits for the others.
+    """
+    torch = sys.modules.get("torch")  # importing it takes seconds
+    if torch and torch.cuda.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def ranks_meet() -> None:

@@ -209,14 +209,6 @@ def trains_in_float16() -> bool:
     return bool(get_accelerator().is_fp16_supported())
 
 
-def end_on_gpus() -> None:
-    """End a process that has used a GPU with success, before libraries crash in its shutdown."""
-    if torch.cuda.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
 def gather(own: object, group: dist.ProcessGroup | None = None) -> list:
     """Return the objects of all ranks, or of those in `group`, in the order of the ranks. A
     collective of them.

@@ -45,7 +45,7 @@ def main() -> None:
     from bnpo.ranks import gather
     from bnpo.runs import checkpoint
     from bnpo.runs.checkpoint import Progress
-    from bnpo.runs.prepare import PreparedRun
+    from bnpo.runs.prepare import PreparedRun, check_shared
 
     model, run = sys.argv[-2], Path(sys.argv[-1])
     dist.init_process_group("gloo")
@@ -76,6 +76,11 @@ def main() -> None:
     progress = Progress(dist.get_rank())
     prepared = PreparedRun(config, None, None, None, None, None, False, None, progress, {}, None)
     report["disagreeing"] = error_of(prepared.check_agreement)
+    check_shared(run)
+    own = run / f"rank-{dist.get_rank()}"
+    own.mkdir()
+    report["not shared"] = error_of(lambda: check_shared(own, patience=1))
+    report["probes"] = [path.name for path in run.rglob(".shared*")]
 
     if dist.get_rank() == 0:  # enough for the weights, not for the optimizer
         resource.setrlimit(resource.RLIMIT_FSIZE, (4 * FILE_BYTES, resource.RLIM_INFINITY))

@@ -6,6 +6,7 @@ memory without a GPU.
 
 import os
 from collections import Counter
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
@@ -169,6 +170,21 @@ def memory_cures(config: TrainConfig, ranks_here: int, while_updating: bool = Fa
     return ", ".join(change for change, does in helps.items() if does) + " (docs/gpus.md)"
 
 
+def usable_cpu_memory(root: Path = Path("/")) -> int:
+    """Return the bytes of CPU memory of this machine, or of this container or Slurm job if it has
+    less (control groups, version 2).
+    """
+    limits = [psutil.virtual_memory().total]
+    with suppress(OSError):
+        groups = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+        for own in (line[4:] for line in groups if line.startswith("0::/")):
+            folder = root / "sys" / "fs" / "cgroup" / own
+            for file in (parent / "memory.max" for parent in (folder, *folder.parents)):
+                limit = file.read_text().strip() if file.is_file() else "max"
+                limits += [int(limit)] if limit.isdecimal() else []
+    return min(limits)
+
+
 def check_memory(shape: ModelShape, config: TrainConfig) -> None:
     """Raise InputError if the learner cannot be loaded on this machine, or its ranks cannot share
     samplers.
@@ -189,10 +205,10 @@ def check_memory(shape: ModelShape, config: TrainConfig) -> None:
             )
     else:
         in_cpu_memory += held.total()
-    if here * in_cpu_memory > (memory := psutil.virtual_memory().total):
+    if here * in_cpu_memory > (memory := usable_cpu_memory()):
         raise InputError(
-            f"{config.data.model}: needs {here * in_cpu_memory / GIB:.0f} GiB of CPU memory, this "
-            f"machine has {memory / GIB:.0f}; try --lora-rank 32 or more machines (docs/gpus.md)"
+            f"{config.data.model}: needs {here * in_cpu_memory / GIB:.0f} GiB of CPU memory, here "
+            f"are {memory / GIB:.0f}; try --lora-rank 32 or more machines (docs/gpus.md)"
         )
 
 

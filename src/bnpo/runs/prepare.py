@@ -4,12 +4,15 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from uuid import uuid4
 
 import torch
+import torch.distributed as dist
 from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
@@ -27,7 +30,7 @@ from bnpo.evaluation.suites import (
     override,
     own_settings,
 )
-from bnpo.files import InputError, read_json
+from bnpo.files import InputError, read_json, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS, forms_of
 from bnpo.imports import source_hashes
@@ -88,6 +91,7 @@ class PreparedRun:
                     f"rank {rank} has other data than rank 0, or another checkpoint in "
                     f"{self.config.folder.output_dir}. All machines must see the same files"
                 )
+        check_shared(self.config.folder.output_dir)
 
     def describe(self) -> None:
         """Print the settings that differ from the preset's, and the size of the run."""
@@ -102,6 +106,35 @@ class PreparedRun:
         )
         batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
         print(f"{questions}, {self.steps} steps of {batches}", flush=True)
+
+
+def check_shared(folder: Path, patience: float = 60.0) -> None:
+    """Raise InputError on all ranks if one does not see the files that rank 0 writes to the run's
+    folder: every rank writes its part of a checkpoint there. A collective.
+
+    The caches of a network file system may hide a new file for some seconds, at most `patience`.
+    """
+    rank_0 = dist.get_rank() == 0
+    [name, *_] = gather(f".shared-{uuid4().hex}" if rank_0 else "")
+    probe = folder / name
+    try:
+        if rank_0:
+            with writing(probe):
+                probe.touch()
+        dist.barrier()
+        deadline = time.monotonic() + patience
+        while not probe.exists() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        everyone = gather(probe.exists())
+    finally:
+        if rank_0:
+            probe.unlink(missing_ok=True)
+    for rank, sees in enumerate(everyone):
+        if not sees:
+            raise InputError(
+                f"{folder}: rank {rank} does not see the files of rank 0 there; name an "
+                "--output-dir that all machines share"
+            )
 
 
 def prepare_run(config: TrainConfig) -> PreparedRun:
