@@ -104,12 +104,7 @@ def compute_advantages(
         greedy = np.reshape(greedy_rewards, (n, 1, k))
         greedy = mapped_rewards(greedy, ranges, without_answers, "greedy answer")[kept]
     if "lengths" in estimator.needs:
-        if lengths is None or np.shape(lengths) != (n, m):
-            raise ValueError(f"{algo} needs lengths [n, m] = {(n, m)}: the tokens of each answer")
-        tokens = np.asarray(lengths)
-        if not (np.isfinite(tokens) & (tokens >= 0))[known].all():
-            raise ValueError(f"{algo} needs lengths that are finite and not negative")
-        tokens = tokens[kept]
+        tokens = _checked_lengths(algo, lengths, known)[kept]
 
     values, fits = np.zeros((n, m)), list[BetaFit]()
     if kept.any():
@@ -121,6 +116,18 @@ def compute_advantages(
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).sum() / counted.sum())
     return Advantages(values, fits if has_range else [])
+
+
+def _checked_lengths(algo: str, lengths: ArrayLike | None, known: np.ndarray) -> np.ndarray:
+    """Return the lengths [n, m] as an array. Raises ValueError for another shape than that of
+    `known`, and for numbers that are no lengths.
+    """
+    if lengths is None or np.shape(lengths) != known.shape:
+        raise ValueError(f"{algo} needs lengths [n, m] = {known.shape}: the tokens of each answer")
+    tokens = np.asarray(lengths)
+    if not (np.isfinite(tokens) & (tokens >= 0))[known].all():
+        raise ValueError(f"{algo} needs lengths that are finite and not negative")
+    return tokens
 
 
 def _combine(
