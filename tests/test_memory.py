@@ -5,6 +5,7 @@ hours of a plan, compared with a computation by hand.
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from transformers import AutoModelForCausalLM, Qwen2Config
@@ -225,7 +226,8 @@ def test_the_learner_takes_what_is_counted(tmp_path):
 
 
 def inputs(model: str = "1.5b", longest: int = 3072) -> Inputs:
-    return Inputs(SHAPES[model], 103.0, 4096, longest, steps=1170, eval_answers=900, lines=[])
+    evaluation = Inputs(SHAPES[model], 103.0, 4096, longest, answers=900, lines=[])
+    return replace(evaluation, answers=32 * 16, steps=1170, evaluation=evaluation)
 
 
 def seconds_on_h20(answers: int, tokens: int, longest: int, gpus: int = 1) -> float:
@@ -249,6 +251,16 @@ def test_hours_follow_from_bytes_and_operations():
     operations = 6 * 1_543_714_304 * 32 * (103 + 16 * 600)
     assert seconds["updates"] == pytest.approx(1170 * operations / (4 * 148e12 * 0.35))
     assert 0 < seconds["evaluations"] < seconds["sampling"] / 10
+
+
+def test_evaluations_take_as_long_as_the_answers_of_their_suite():
+    training = inputs(longest=256)
+    planning = Planning(gpu="H20", gpus=4)
+    short = plan_training(config(), training, planning).seconds
+    training = replace(training, evaluation=inputs(longest=3072).evaluation)
+    long = plan_training(config(), training, planning).seconds
+    assert long["evaluations"] > 3 * short["evaluations"]
+    assert long["sampling"] == short["sampling"]
 
 
 def test_checkpoints_that_are_there_at_once():
@@ -292,6 +304,10 @@ def test_wrong_models_data_and_gpus_are_named(tmp_path):
     for name, message in (("a", ":1: field 'problem' is missing"), ("b", ": no such data file")):
         with refused(f"{name}.jsonl{message}"):
             training_inputs(config("--train-data", f"{tmp_path}/{name}.jsonl", "--eval-every", "0"))
+    # Without a tokenizer, prompts are not counted, but problems are
+    (tmp_path / "b.jsonl").write_text('{"problem": "1+1=?", "answer": "2"}\n' * 31)
+    with refused("--questions-per-step: is 32, and the data have only 31 problems; lower it"):
+        training_inputs(config("--train-data", f"{tmp_path}/b.jsonl", "--eval-every", "0"))
     assert data_sheet("A100") == data_sheet("A100-80GB")
     with refused("--gpu: unknown GPU 'H99'; known: A100-80GB, H20, H100, "):
         data_sheet("H99")

@@ -127,6 +127,7 @@ MISSING = "field 'problem' is missing; there are question, answer; name it with 
         ("a.parquet", [TWO[0], {"problem": "2"}], {}, ":2: field 'answer' is empty; it must be a"),
         ("list.json", [TWO[0], "more"], {}, ":2: a str where a JSON object is needed"),
         ("list.json", "[{},\n{}", {}, ":2: not JSON (Expecting ',' delimiter, column 3); the file"),
+        ("a.jsonl", "[" * 100_000, {}, ":1: has too many brackets within brackets"),
         ("a.jsonl", b"\xff\xfe utf-16", {}, "is not UTF-8 text (invalid start byte at byte 0)"),
         ("a.jsonl", b"\x1f\x8b\x08 gzip", {}, ": cannot be read ("),
         ("a.jsonl.xz", lzma.compress(b"{}" * 99)[:-9], {}, ": cannot be read ("),
@@ -240,6 +241,7 @@ def test_a_folder_of_a_data_set(tmp_path):
         ("hub:gsm8k#train", "Write hub:OWNER/NAME:CONFIG@REVISION#SPLIT"),
         ("hub:openai/gsm8k:main", "Write hub:OWNER/NAME:CONFIG@REVISION#SPLIT"),
         ("word-problems:9:3", "write word-problems:LARGEST:STEPS, such as word-problems:20:2"),
+        ("word-problems:9999999999", "LARGEST from 9 to 999999999"),
     ],
 )
 def test_malformed_names_of_sources(name, message):

@@ -69,6 +69,15 @@ def test_a_built_in_estimator_in_a_users_file_gives_the_same_bits(write, name):
         parse(algo, *single)
 
 
+def test_an_estimator_may_change_the_rewards_in_place(write):
+    """It gets the same advantages, and the metrics still have the fit to the rewards."""
+    algo = write(returning("np.subtract(batch.rewards, batch.accuracies, out=batch.rewards)"))
+    rewards = [[1, 0, 0, 0], [1, 1, 1, 0]]
+    found, expected = (compute_advantages(Method(name), rewards) for name in (algo, "reinforce"))
+    np.testing.assert_array_equal(found.values, expected.values)
+    assert found.fits == expected.fits
+
+
 def test_an_estimator_may_need_several_things_and_gets_nothing_else(write):
     needs = '@estimator(needs="lengths, greedy_rewards")'
     expression = "(batch.rewards - batch.greedy_rewards[:, None]) / batch.lengths"

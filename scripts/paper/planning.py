@@ -134,7 +134,7 @@ def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     """Return what a row needs on the GPUs of `planning`."""
     evaluation, training = inputs
     sampling = sampling_seconds(
-        evaluation, planning, evaluation.eval_answers, row.evaluate.tensor_parallel
+        evaluation, planning, evaluation.answers, row.evaluate.tensor_parallel
     )
     hours = (sampling + START_SECONDS) / 3600
     if row.train is None:

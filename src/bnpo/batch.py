@@ -60,6 +60,13 @@ class SampledGroup(NamedTuple):
     answers: list[Answer]
 
 
+class PendingAnswers(NamedTuple):
+    """Answers to a question whose rewards are still being computed."""
+
+    answers: list[Answer]
+    rewards: list[list[Future]]  # [K][answers]
+
+
 class GreedyAnswer(NamedTuple):
     """The most likely answer to a question."""
 
@@ -206,22 +213,24 @@ def sample_groups(
         greedy_too="greedy_rewards" in config.method.estimator.needs,
     )
     started = time.perf_counter()
-    # Answers and their rewards to come, by (is greedy, index in `own`): vLLM ends in any order
-    graded: dict[tuple[bool, int], tuple[list[Answer], list[list[Future]]]] = {}
+    # By index in `own`, since vLLM ends in any order
+    drawn_answers: dict[int, PendingAnswers] = {}
+    greedy_answers: dict[int, PendingAnswers] = {}
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes
-        outcomes = task.start_grading(own[group.prompt_index], group.answers)
-        graded[group.greedy, group.prompt_index] = group.answers, outcomes
+        rewards = task.start_grading(own[group.prompt_index], group.answers)
+        by_index = greedy_answers if group.greedy else drawn_answers
+        by_index[group.prompt_index] = PendingAnswers(group.answers, rewards)
     sampled_at = time.perf_counter()
     own_groups = []
     for i, question in enumerate(own):
-        answers, outcomes = graded[False, i]
-        grades = task.grader.collect(outcomes)
+        answers, rewards = drawn_answers[i]
+        grades = task.grader.collect(rewards)
         failed = grades.failed  # [m]
         greedy = None
-        if (True, i) in graded:
-            [answer], outcomes = graded[True, i]
-            greedy = GreedyAnswer(answer, task.grader.collect(outcomes))
+        if i in greedy_answers:
+            [greedy_answer], greedy_rewards = greedy_answers[i]
+            greedy = GreedyAnswer(greedy_answer, task.grader.collect(greedy_rewards))
             failed = failed | greedy.grades.failed  # [m] | [1]
         own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))
     graded_at = time.perf_counter()
@@ -276,10 +285,12 @@ def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np
     Epoch e of `count` problems begins at the cursor e * count, and its order depends on (seed, e)
     only. Its last problems are left out if they do not fill a step.
     """
-    left = count - cursor % count
-    epoch, start = divmod(cursor if left >= questions else cursor + left, count)
+    epoch, start = divmod(cursor, count)
+    if count - start < questions:  # what is left of this epoch does not fill a step
+        epoch, start = epoch + 1, 0
     order = np.random.default_rng([seed, epoch]).permutation(count)  # [count]
-    return order[start : start + questions], epoch * count + start + questions
+    end = start + questions
+    return order[start:end], epoch * count + end
 
 
 WATCHED = 2**32 - 1  # the stream of the watched questions, and the seed of their choice

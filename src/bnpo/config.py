@@ -440,9 +440,9 @@ def naming_flags() -> Iterator[None]:
 
     def flag(field: re.Match[str]) -> str:
         name, value = flag_name(field[1]), field[2] or ""
-        if value == "False":
+        if value == "False":  # decompose=False is --no-decompose
             return name.replace("--", "--no-")
-        # A text, or numbers such as (2, 2)
+        # weight='1/p' is --weight 1/p, and beta_parameters=(2, 2) is --beta-parameters 2 2
         values = [value[1:-1]] if value.startswith("'") else re.findall(r"[\w.]+", value)
         return shlex.join([name, *values])
 

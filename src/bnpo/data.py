@@ -232,13 +232,19 @@ def _from_folder(source: str) -> "Dataset | DatasetDict":
 
 def _rows(table: "pyarrow.Table", columns: Columns, forms: Forms) -> list[dict]:
     """Return the rows with the columns that are needed or, if one is missing, the first row."""
-    names, fields = set(table.column_names), (columns.problem_field, columns.answer_field)
-    needed = {field if field in names else field.partition(".")[0] for field in fields}
-    needed.update(*(form.needed for form in forms.values()))
+    names = set(table.column_names)
+    needed: set[str] = set()
+    for field in (columns.problem_field, columns.answer_field):
+        # `a.b` is a column of this name, or field b of column a
+        needed.add(field if field in names else field.partition(".")[0])
+    wanted = {"id"}
+    for form in forms.values():
+        needed.update(form.needed)
+        wanted.update(form.columns(dict.fromkeys(names)))  # asks for names, not for values
     if not needed <= names:
-        return table[:1].to_pylist()
-    wanted = {"id"}.union(*(form.columns(dict.fromkeys(names)) for form in forms.values()))
-    return _shortest_decimals(table.select(sorted(needed | names & wanted))).to_pylist()
+        return table[:1].to_pylist()  # `_problem` names the missing one
+    selected = needed | (wanted & names)
+    return _shortest_decimals(table.select(sorted(selected))).to_pylist()
 
 
 def _shortest_decimals(table: "pyarrow.Table") -> "pyarrow.Table":
@@ -319,7 +325,8 @@ def _question(source_line: str, value: object, columns: Columns) -> str | Messag
     if isinstance(value, str) and CHAT_AS_TEXT.match(value):
         text = value
         for read in (json.loads, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, TypeError):  # a question about messages
+            # A question about messages, or too many brackets within brackets
+            with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 value = read(text)
                 break
     if not isinstance(value, list):
@@ -347,14 +354,19 @@ def _answer(source_line: str, value: object, columns: Columns) -> str:
     answer = _text(source_line, value, columns.answer_field, needed)
     if pattern is None:
         return answer
-    if pattern == LAST_BOX:
-        with suppress(ValueError):
-            return last_box(answer).strip()  # two of MATH are empty
-    elif (match := re.search(pattern, answer)) and (found := (match[1] or "").strip()):
-        return found
-    raise InputError(
+    nothing = InputError(
         f"{source_line}: --answer-pattern {pattern!r} finds nothing in the answer {answer[:200]!r}"
     )
+    if pattern == LAST_BOX:
+        try:
+            return last_box(answer).strip()  # two of MATH are empty
+        except ValueError:
+            raise nothing from None
+    match = re.search(pattern, answer)
+    found = (match[1] or "").strip() if match else ""
+    if not found:
+        raise nothing
+    return found
 
 
 def last_box(solution: str) -> str:

@@ -243,6 +243,8 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
             f"{path}:{number + error.lineno - 1}: not JSON ({error.msg}, column {error.colno}); "
             f"the file needs {needed}"
         ) from error
+    except RecursionError as error:
+        raise InputError(f"{path}:{number}: has too many brackets within brackets") from error
     for number, row in rows:
         if not isinstance(row, dict):
             raise InputError(

@@ -270,22 +270,25 @@ class Ranks:
         # KeyboardInterrupt and SystemExit are no failures to explain
         if not isinstance(error, Exception):
             return
-        # A collective fails when another rank has ended, which shows its error. If all ranks find
-        # the same error, the first one of the machine shows it. The launcher then signals the
-        # others, which have nothing to add. Torch has no class for gloo's errors
+        # A collective fails when another rank has ended, which shows its error. Torch has no class
+        # for gloo's errors
         is_echo = isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and "gloo" in str(error)
         )
         if dist.get_rank() == 0:
             self.on_failure(f"{kind.__name__}: {error}")
-        # If the user has stopped the run, the signal is not the launcher's
-        was_asked, waited_since = self._asked, time.monotonic()
-        while is_echo or not (is_first_rank() or was_asked):
-            if self._asked:
-                raise SystemExit(1) from error
-            if time.monotonic() - waited_since > LAUNCHER_SECONDS:
-                break  # it is on another machine, or this rank's error is its own
+        # To return is to show the error. If all ranks find the same one, the first rank of the
+        # machine shows it. If the user has stopped the run, all do: a signal, for which they would
+        # wait, has come already.
+        if not is_echo and (is_first_rank() or self._asked):
+            return
+        # The launcher signals the others when one has ended, and they have nothing to add
+        waits_since = time.monotonic()
+        while not self._asked:
+            if time.monotonic() - waits_since > LAUNCHER_SECONDS:
+                return  # the rank that failed is on another machine, or this error is our own
             time.sleep(0.1)
+        raise SystemExit(1) from error
 
     def _watch_signals(self) -> None:
         first_time = None

@@ -126,12 +126,12 @@ def draw_word_problems(
     source: str, rng: np.random.Generator
 ) -> Iterator[tuple[str, str, str | None]]:
     """Yield text, answer and split (None: neither) of random word problems without end."""
-    form = re.fullmatch(rf"{WORD_PROBLEMS}(?::(\d*)(?::([12]?))?)?", source)
+    form = re.fullmatch(rf"{WORD_PROBLEMS}(?::(\d{{0,9}})(?::([12]?))?)?", source)
     largest = int((form and form[1]) or SMALLEST_RANGE)
     if form is None or largest < SMALLEST_RANGE:
         raise InputError(
             f"{source}: write {WORD_PROBLEMS}:LARGEST:STEPS, such as {WORD_PROBLEMS}:20:2, with "
-            f"LARGEST of at least {SMALLEST_RANGE} and STEPS 1 or 2"
+            f"LARGEST from {SMALLEST_RANGE} to 999999999 and STEPS 1 or 2"
         )
     steps = int(form[2] or 1)
     while True:

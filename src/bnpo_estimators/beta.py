@@ -80,7 +80,9 @@ def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "
     mean = float(accuracies.mean())
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
     most = int(answers.max())  # m
-    if moments == "corrected" and most > 1:
+    if moments == "corrected" and most > 1:  # one answer has noise that nobody can estimate
+        if answers.min() < 2:
+            raise ValueError("moments='corrected' needs at least two answers to each question")
         # The factor is exactly 1 for questions with all m answers, of which no reward failed.
         factor = (most - 1) / (answers - 1)
         noise = float((accuracies * (1 - accuracies) * factor).mean()) / (most - 1)

@@ -141,29 +141,50 @@ def _combine(
     for each reward, and average the advantages (Eq. 17).
     """
     k = rewards.shape[2]
-    weights = method.weights_of_rewards(k)
-    # Parts of the rewards, each with the weights of its rewards and its own weight
-    parts = [(list(range(k)), weights, 1.0)]
-    if method.decompose:
-        parts = [([i], np.ones(1), weight) for i, weight in enumerate(weights)]
-    weighted, fits = [], []  # weighted: parts x [n, m]
-    for part, weights, part_weight in parts:
-        divisor = weights.sum() if estimator.unit_interval else 1.0
-        combined = (rewards[:, :, part] * weights).sum(axis=2) / divisor  # [n, m]
-        # Where the rewards of a group are nearly equal, all get the lowest one
-        lowest = np.nanmin(combined, axis=1, keepdims=True)  # [n, 1]
-        spread = np.nanmax(combined, axis=1, keepdims=True) - lowest
-        np.copyto(combined, lowest, where=(spread <= EQUAL) & ~np.isnan(combined))
-        batch = RewardBatch(combined, method, weights, lengths=lengths)
-        if greedy is not None:
-            batch.greedy_rewards = ((greedy[:, :, part] * weights).sum(axis=2) / divisor)[:, 0]
-        if "separate_rewards" in estimator.needs:
-            batch.separate_rewards = rewards[:, :, part]
-        weighted.append(part_weight * estimator.function(batch))
-        if not estimator.unit_interval:  # the fit is of means, which lie in [0, 1]
-            batch = RewardBatch(combined / weights.sum(), method, weights)
-        fits.append(batch.fit)
-    return Advantages(np.sum(weighted, axis=0) / sum(weight for *_, weight in parts), fits)
+    reward_weights = method.weights_of_rewards(k)  # [K]
+
+    def estimate(columns: list[int], weights: np.ndarray) -> tuple[np.ndarray, BetaFit]:
+        its_greedy = None if greedy is None else greedy[:, :, columns]
+        return _estimate(method, estimator, rewards[:, :, columns], weights, its_greedy, lengths)
+
+    if not method.decompose:
+        values, fit = estimate(list(range(k)), reward_weights)
+        return Advantages(values, [fit])
+    weighted, fits = [], []  # weighted: K x [n, m]
+    for i, reward_weight in enumerate(reward_weights):
+        values, fit = estimate([i], np.ones(1))
+        weighted.append(reward_weight * values)
+        fits.append(fit)
+    return Advantages(np.sum(weighted, axis=0) / sum(reward_weights), fits)
+
+
+def _estimate(
+    method: Method,
+    estimator: Estimator,
+    rewards: np.ndarray,  # [n, m, K], as for `_combine`, or one of them
+    weights: np.ndarray,  # [K]
+    greedy: np.ndarray | None,  # [n, 1, K]
+    lengths: np.ndarray | None,  # [n, m]
+) -> tuple[np.ndarray, BetaFit]:
+    """Return the estimator's advantages [n, m] of the weighted rewards, and the fit to their
+    means.
+    """
+    divisor = weights.sum() if estimator.unit_interval else 1.0
+    combined = (rewards * weights).sum(axis=2) / divisor  # [n, m]
+    # Where the rewards of a group are nearly equal, all get the lowest one
+    lowest = np.nanmin(combined, axis=1, keepdims=True)  # [n, 1]
+    spread = np.nanmax(combined, axis=1, keepdims=True) - lowest  # [n, 1]
+    np.copyto(combined, lowest, where=(spread <= EQUAL) & ~np.isnan(combined))
+    # The fit is of means, which lie in [0, 1]. It comes before the estimator, since a user's may
+    # change the rewards in place.
+    means = combined if estimator.unit_interval else combined / weights.sum()
+    fit = RewardBatch(means, method, weights).fit
+    batch = RewardBatch(combined, method, weights, lengths=lengths)
+    if greedy is not None:
+        batch.greedy_rewards = ((greedy * weights).sum(axis=2) / divisor)[:, 0]  # [n]
+    if "separate_rewards" in estimator.needs:
+        batch.separate_rewards = rewards
+    return estimator.function(batch), fit
 
 
 def try_users_estimator(method: Method, m: int, k: int) -> None:
@@ -207,8 +228,9 @@ def mapped_rewards(
     kind: str = "answer",
 ) -> np.ndarray:
     """Return rewards [n, m, K] mapped from their ranges [lowest, highest] to [0, 1], as the paper's
-    section on limitations allows. The range AS_THEY_ARE changes nothing. Answers that have failed
-    get nan. Raises ValueError for other shapes and values outside their range.
+    section on limitations allows. AS_THEY_ARE, or another range without both ends, changes nothing.
+    Answers that have failed get nan. Raises ValueError for other shapes and values outside their
+    range.
     """
     try:
         rewards = np.asarray(rewards, dtype=np.float64)
@@ -238,7 +260,8 @@ def mapped_rewards(
         found = f"reward {k} of question {question}, {kind} {answer}, is "
         found += f"{rewards[question, answer, k]}, outside [{low[k]:g}, {high[k]:g}]"
         raise ValueError(f"{found}: fix the reward function, or pass its `ranges`")
-    low, high = np.where(np.isinf(low), 0, low), np.where(np.isinf(high), 1, high)
+    is_mapped = np.isfinite(low) & np.isfinite(high)  # [K]
+    low, high = np.where(is_mapped, low, 0), np.where(is_mapped, high, 1)
     mapped = (rewards - low) / (high - low)
     np.copyto(mapped, np.nan, where=~known[:, :, None])
     return mapped

@@ -69,15 +69,17 @@ class Method:
             ("weight", "weight", "'(1-p)**0.5'"),
             ("pass_at_k", "k", "4"),
         ):
-            if (self.algo == algo) != (getattr(self, field_name) is not None):
+            is_chosen = self.algo == algo
+            is_set = getattr(self, field_name) is not None
+            if is_chosen != is_set:
                 together = f"`algo='{algo}'` and `{field_name}` go together"
                 raise SettingError(f"{together}, as in `{field_name}={example}`")
         weights = self.reward_weights or (1.0,) * k
-        limits = f"must be one for each of the {k} rewards" if len(weights) != k else ""
+        found = f"`reward_weights`: are {_words(weights)}"
+        if len(weights) != k:
+            raise SettingError(f"{found}, must be one for each of the {k} rewards")
         if not all(0 <= value < np.inf for value in weights) or not any(weights):
-            limits = limits or "must not be below 0, nor all 0"
-        if limits:
-            raise SettingError(f"`reward_weights`: are {_words(weights)}, {limits}")
+            raise SettingError(f"{found}, must not be below 0, nor all 0")
         most = max(1, m - 1)
         if self.k is not None and self.k not in range(1, most + 1):
             limits = f"must be a whole number from 1 to {most}, below the answers to a question"
@@ -146,7 +148,8 @@ class RewardBatch:
         self.counts = (~np.isnan(self.rewards)).sum(axis=1, keepdims=True)
         # The mean of seven rewards of 0.7 is not exactly 0.7. Clipped to the rewards' range it is,
         # so that equal rewards have the advantage 0.
-        low, high = (f(self.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
+        low = np.nanmin(self.rewards, axis=1, keepdims=True)
+        high = np.nanmax(self.rewards, axis=1, keepdims=True)
         p = np.clip(np.nanmean(self.rewards, axis=1, keepdims=True), low, high)
         self.accuracies = p
         # Graded rewards can have a p of 1e-9, with a weight so large that one question outweighs
@@ -264,7 +267,8 @@ def opo(batch: RewardBatch) -> np.ndarray:
     tokens = lengths.sum(axis=1, keepdims=True)  # [n, 1]
     baseline = np.nansum(batch.rewards * lengths, axis=1, keepdims=True) / np.maximum(1, tokens)
     # Clipped as `accuracies` are
-    low, high = (f(batch.rewards, axis=1, keepdims=True) for f in (np.nanmin, np.nanmax))
+    low = np.nanmin(batch.rewards, axis=1, keepdims=True)
+    high = np.nanmax(batch.rewards, axis=1, keepdims=True)
     return batch.rewards - np.where(tokens > 0, np.clip(baseline, low, high), 0)
 
 

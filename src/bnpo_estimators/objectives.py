@@ -37,16 +37,20 @@ def method_gains(method: Method, answers: int, questions: int = 32) -> np.ndarra
     problem = f"`algo`: {method.algo} has no objective of its own"
     if estimator.needs - {"range"}:
         raise SettingError(f"{problem}: it needs more than one reward for each answer")
-    # [m + 1, m], a row for each number of right answers, with these first
-    rows = (np.arange(answers) < np.arange(answers + 1)[:, None]).astype(float)
-    found = np.empty(rows.shape)
-    for k, row in enumerate(rows):
-        alike = np.tile(row, (questions, 1))  # [n, m]
-        others = rows[(k + np.arange(questions)) % len(rows)]  # [n, m], beginning with `row`
-        found[k] = estimator.function(RewardBatch(alike, method))[0]
-        if not np.allclose(found[k], estimator.function(RewardBatch(others, method))[0]):
+    # [m + 1, m]: in row k, the first k of m answers are right
+    rewards = np.tril(np.ones((answers + 1, answers)), k=-1)
+    advantages = np.empty(rewards.shape)
+    for k in range(answers + 1):
+        alike = np.tile(rewards[k], (questions, 1))  # [n, m]
+        advantages[k] = estimator.function(RewardBatch(alike, method))[0]
+        # The same first question, and others behind it that have k + 1, k + 2, ... right answers
+        mixed = rewards[(k + np.arange(questions)) % (answers + 1)]  # [n, m]
+        among_others = estimator.function(RewardBatch(mixed, method))[0]
+        if not np.allclose(advantages[k], among_others):
             raise SettingError(f"{problem}: it depends on the other questions of the batch")
-    return found[1:, 0] - found[:-1, -1]
+    # u(b) is the advantage of a right answer less that of a wrong one, if b of the m - 1 others are
+    # right: of the first answer in row b + 1, and of the last one in row b
+    return advantages[1:, 0] - advantages[:-1, -1]
 
 
 def exact_weight(p: np.ndarray, gain: np.ndarray) -> np.ndarray:

@@ -57,8 +57,7 @@ def dry_run_evaluation(config: EvalConfig, planning: Planning | None = None) -> 
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     inputs, seconds = evaluation_inputs(config.ckpt, suite), {}
     if planning:
-        answers, size = inputs.eval_answers, config.tensor_parallel
-        sampling = sampling_seconds(inputs, planning, answers, size)
+        sampling = sampling_seconds(inputs, planning, inputs.answers, config.tensor_parallel)
         seconds = {"sampling": sampling, "start": START_SECONDS}
     print_plan([f"model {config.ckpt}", *inputs.lines], seconds, planning)
     if planning is None:

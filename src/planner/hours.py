@@ -75,9 +75,8 @@ def step_seconds(
     """Return the seconds in which one step samples and updates, evaluations left out."""
     batch, shape = config.batch, inputs.shape
     _, _, operations = data_sheet(planning.gpu)
-    answers = batch.questions_per_step * batch.samples_per_question
     sharing = config.hardware.sampler_ranks
-    sampling = sampling_seconds(inputs, planning, answers, sharing, plan.sequences)
+    sampling = sampling_seconds(inputs, planning, inputs.answers, sharing, plan.sequences)
     # The answers to a question share its prompt. How many of their own tokens they share is not
     # known: few, if answers are long. With LoRA, the model has no gradients of its own weights.
     answer_tokens = batch.samples_per_question * min(planning.answer_tokens, inputs.longest_answer)
@@ -123,7 +122,7 @@ class TrainingPlan:
 
 def plan_training(config: TrainConfig, inputs: Inputs, planning: Planning) -> TrainingPlan:
     """Return what a run needs. Raises InputError for an unknown GPU."""
-    shape, every = inputs.shape, config.logging.eval_every
+    shape = inputs.shape
     ranks, sharing = planning.gpus or 1, config.hardware.sampler_ranks
     memory, _, _ = data_sheet(planning.gpu)
     check_sampler_ranks(shape, sharing, min(ranks, RANKS_PER_MACHINE))
@@ -140,14 +139,18 @@ def plan_training(config: TrainConfig, inputs: Inputs, planning: Planning) -> Tr
     lines.append(
         f"sampler: {plan.gpu_memory:.0%} of the GPU memory, {plan.sequences} answers at once"
     )
-    # Evaluations are made at the start, every so many steps and at the end
-    evaluations = ceil(inputs.steps / every) + 1 if every else 0
     sampling, update = step_seconds(config, inputs, plan, planning)
+    evaluating = 0.0
+    if evaluation := inputs.evaluation:
+        # At the start, every so many steps and at the end
+        evaluations = ceil(inputs.steps / config.logging.eval_every) + 1
+        evaluating = evaluations * sampling_seconds(
+            evaluation, planning, evaluation.answers, sharing, plan.sequences
+        )
     seconds = {
         "sampling": inputs.steps * sampling,
         "updates": inputs.steps * update,
-        "evaluations": evaluations
-        * sampling_seconds(inputs, planning, inputs.eval_answers, sharing, plan.sequences),
+        "evaluations": evaluating,
         "start": START_SECONDS,
     }
     return TrainingPlan(lines, seconds)

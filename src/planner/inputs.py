@@ -47,9 +47,11 @@ class Inputs:
     prompt: float  # mean tokens of a prompt
     longest: int  # tokens of the longest prompt plus answer
     longest_answer: int
-    steps: int  # 0 for an evaluation
-    eval_answers: int  # of one evaluation
+    answers: int  # of a step, or of an evaluation
     lines: list[str]
+    # Of a training run:
+    steps: int = 0
+    evaluation: "Inputs | None" = None  # each of its evaluations
 
 
 def checkpoints(config: TrainConfig, shape: ModelShape, steps: int) -> tuple[int, int]:
@@ -111,34 +113,38 @@ def training_inputs(config: TrainConfig) -> Inputs:
         lines += own_settings(suite, data.grader, tokenizer) if suite else []
     else:
         lines[0] += ", not counted in tokens: the tokenizer cannot be downloaded"
+    epoch = len(problems) // batch.questions_per_step  # steps
+    if not epoch:  # with a tokenizer, `encode_problems` has refused it
+        raise InputError(
+            f"--questions-per-step: is {batch.questions_per_step}, and the data have only "
+            f"{len(problems)} problems; lower it"
+        )
     check_references(problems, data.train_data, data.rewards, data.grader)
     if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
         example = {"example": problems[0].answer, "fields": problems[0].fields}
         Grader(data.rewards, users_range=config.users_range, workers=1, **example).close()
-    evaluation = Inputs(shape, mean, longest, 0, 0, 0, [])
+    evaluation = None
     if suite:
         evaluation = evaluation_inputs(data.model, override(suite, (), None, data.grader))
-    epoch, answers = (
-        len(problems) // batch.questions_per_step,
-        batch.questions_per_step * batch.samples_per_question,
-    )
+        lines += evaluation.lines
+    answers = batch.questions_per_step * batch.samples_per_question
     steps = batch.steps or batch.epochs * epoch
     size, count = checkpoints(config, shape, steps)
     lines += [
-        *evaluation.lines,
         f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
         f"({epoch} steps per epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} "
         f"optimizer steps, {steps * answers:,} answers",
         f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
     ]
     return Inputs(
-        shape,
-        mean,
-        longest,
-        config.sampling.max_answer_tokens,
-        steps,
-        evaluation.eval_answers,
-        lines,
+        shape=shape,
+        prompt=mean,
+        longest=longest,
+        longest_answer=config.sampling.max_answer_tokens,
+        answers=answers,
+        lines=lines,
+        steps=steps,
+        evaluation=evaluation,
     )
 
 
@@ -146,14 +152,16 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
     """Return what an evaluation of model `name` reads. Raises InputError like `training_inputs`."""
     longest = suite.longest
     _, shape, tokenizer = find_model(name, longest)
-    answers, lines, problems_by_name = 0, [], suite_problems(suite)
+    problems_by_name = suite_problems(suite)
+    answers, prompt_tokens, lines = 0, 0.0, []
     for dataset_name, dataset in suite.datasets.items():
         problems, repetitions = problems_by_name[dataset_name], dataset.repetitions
         check_references(problems, [dataset.data], ["accuracy"], suite.grader)
-        if tokenizer:
-            encode_prompts(problems, suite, tokenizer)  # refuses prompts that are too long
-        count = len(problems)
+        count, mean = len(problems), PROMPT_TOKENS
+        if tokenizer:  # refuses prompts that are too long
+            mean = fmean(map(len, encode_prompts(problems, suite, tokenizer)))
         answers += count * repetitions
+        prompt_tokens += count * repetitions * mean
         # Problems are assumed to have the largest possible variance
         found = 100 * detectable(error=sqrt(0.25 / count))
         lines.append(
@@ -164,4 +172,11 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
         f"{answers:,} answers per evaluation, of at most {suite.max_answer_tokens} tokens, at "
         f"temperature {suite.temperature:g}, judged by the rule {suite.grader}"
     )
-    return Inputs(shape, PROMPT_TOKENS, longest, suite.max_answer_tokens, 0, answers, lines)
+    return Inputs(
+        shape=shape,
+        prompt=prompt_tokens / answers,
+        longest=longest,
+        longest_answer=suite.max_answer_tokens,
+        answers=answers,
+        lines=lines,
+    )

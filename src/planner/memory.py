@@ -14,7 +14,6 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from bnpo.algorithm.loss import LOGIT_CHUNK
 from bnpo.config import TrainConfig
-from bnpo.evaluation.suites import longest_sequence
 from bnpo.policy.learner import REDUCE_BUCKET
 from bnpo.policy.memory import (
     ASLEEP,
@@ -69,7 +68,7 @@ def learner_memory(
     batch, hardware = config.batch, config.hardware
     held, offloaded = held_memory(shape, config, ranks)
     held["CUDA and NCCL"] = CONTEXTS
-    lora, on_gpu = config.update.lora_rank or 0, not hardware.offload_optimizer
+    lora = config.update.lora_rank or 0
     trained = shape.adapted * lora or shape.parameters
     partition, bucket = ceil(trained / ranks), min(REDUCE_BUCKET, trained)
     # Gradients in the order of the ranks. The embedding is reduced alone if it is larger than a
@@ -79,14 +78,16 @@ def learner_memory(
     # for overflows.
     group = DeepSpeedZeroConfig(stage=3).sub_group_size
     copied = 5 * partition if hardware.dtype == "float16" else 4 * min(partition, group)
-    longest = longest_sequence(config, None)
+    if hardware.offload_optimizer:
+        copied = 0
+    longest = config.sampling.longest
     answers = batch.questions_per_step * batch.samples_per_question // ranks
     tokens = min(answers * longest, max(hardware.micro_batch_tokens, longest))  # of a micro-batch
     gathered, chunk = gathered_memory(shape, config, ranks), LOGIT_CHUNK[device]
     passes = gathered + pass_memory(shape, config, tokens, chunk)
     scoring = scoring_memory(shape, config, ranks, chunk)
     # `activations` are all that exists only for a while.
-    work = {"update": max(passes, copied * on_gpu, 2 * reduction), "sampling": scoring}
+    work = {"update": max(passes, copied, 2 * reduction), "sampling": scoring}
     return MemoryPlan(
         {phase: held + Counter(activations=taken) for phase, taken in work.items()}, offloaded
     )
@@ -113,7 +114,7 @@ def pass_memory(shape: ModelShape, config: TrainConfig, tokens: int, chunk: int)
     # In the backward pass of a layer, which computes its activations again. The gradient of a tied
     # head waits for that of the embedding. A layer's gradients of weights come when it has freed
     # more than they take.
-    backward = shape.hidden + 2 * shape.intermediate + of_layer * checkpointing
+    backward = shape.hidden + 2 * shape.intermediate + (of_layer if checkpointing else 0)
     waiting = shape.head if shape.tied_head and not lora else 0  # elements
     in_layer = size * (tokens * backward + waiting)
     # The head has its input, and the gradient of it, and a chunk of logits.

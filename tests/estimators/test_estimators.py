@@ -185,6 +185,13 @@ def test_every_method_returns_the_fit_of_bnpo(decompose):
     assert without.fits == []
 
 
+@pytest.mark.parametrize("limits", [(2, np.inf), (-np.inf, 3), (1, np.inf), AS_THEY_ARE])
+def test_rewards_without_both_ends_of_a_range_are_not_mapped(limits):
+    found = compute_advantages(Method("reinforce"), [[2, 3]], ranges=limits)
+    assert found.values.tolist() == [[-0.5, 0.5]]
+    assert found.fits == []
+
+
 @pytest.mark.parametrize("decompose", [False, True])
 @given(batch=batches())
 def test_bnpo_is_beta_with_the_parameters_of_its_fit(batch, decompose):
@@ -387,6 +394,8 @@ def test_corrected_moments_are_those_of_the_accuracies_without_sampling_noise():
     assert corrected.variance == pytest.approx(true_variance, rel=0.01)
     assert (corrected.a, corrected.b) == pytest.approx((2, 3), rel=0.03)
     assert fit_beta(np.array([0.0, 1.0]), answers=1, moments="corrected").edge == "dispersed"
+    with pytest.raises(ValueError, match="needs at least two answers to each question"):
+        fit_beta(np.array([1, 0.5]), np.array([1, 4]), moments="corrected")
 
 
 @given(p=st.floats(1e-3, 1 - 1e-3), alpha=st.floats(1, 40), beta=st.floats(1, 40))

@@ -9,7 +9,6 @@ attention copies their keys and values for each text (bnpo.policy.model). For ex
     places    [2 3 4]  [0]  [2 3 1]   of the texts' tokens in the row, which are also their keys
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -22,6 +21,11 @@ REPEATED_KEY = 1 / 8
 """Cost of a token that a text shares with the one before it, if 1 is that of passing it through the
 model: key and value, about an eighth of a layer's memory in models with as many key heads as
 query heads, are stored again."""
+
+
+def training_text(prompt: list[int], answer: list[int]) -> list[int]:
+    """Return the tokens that pass through the model: an answer's last token predicts nothing."""
+    return [*prompt, *answer[:-1]]
 
 
 def sort_texts(texts: Sequence[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -74,23 +78,37 @@ def plan_micro_batches(
     """
     order, shared = sort_texts(texts)
     lengths = np.array([len(texts[i]) for i in order], dtype=np.int64)
-    per_rank = max(1, ceil(len(cut(lengths, shared, budget)[0]) / ranks))  # micro-batches
+
+    def runs_needed(limit: int) -> int:
+        return len(cut(lengths, shared, limit)[0])
+
+    per_rank = max(1, ceil(runs_needed(budget) / ranks))  # micro-batches
     count = per_rank * ranks
-    # The lowest limit with which as many suffice makes them equal
-    limit = bisect_left(
-        range(budget), True, key=lambda limit: len(cut(lengths, shared, limit)[0]) <= count
-    )
-    firsts, costs = cut(lengths, shared, limit)
+    # The lowest limit with which `count` runs suffice makes them equal
+    low, high = 0, budget
+    while low < high:
+        middle = (low + high) // 2
+        if runs_needed(middle) <= count:
+            high = middle
+        else:
+            low = middle + 1
+    firsts, costs = cut(lengths, shared, low)
     runs = np.split(order, firsts[1:])
     # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make
     # the others hang. It gets empty ones, which `collate` fills with one token of zero weight.
     runs += [np.empty(0, dtype=np.int64)] * (count - len(runs))
     costs += [0.0] * (count - len(costs))
-    # All ranks compute micro-batches of similar cost at the same time, and take turns with the
-    # more costly ones.
-    rounds = np.argsort(np.negative(costs), kind="stable").reshape(per_rank, ranks)
-    rounds[1::2] = rounds[1::2, ::-1].copy()
-    return [[runs[i] for i in column] for column in rounds.T]
+    # Dealt like cards, the most costly first, so that all ranks compute micro-batches of similar
+    # cost at the same time. The direction alternates: they take turns with the more costly ones.
+    by_cost = sorted(range(count), key=lambda run: -costs[run])
+    plan: list[list[np.ndarray]] = [[] for _ in range(ranks)]
+    for deal in range(per_rank):
+        dealt = by_cost[deal * ranks : (deal + 1) * ranks]
+        if deal % 2:
+            dealt.reverse()
+        for micro_batches, run in zip(plan, dealt, strict=True):
+            micro_batches.append(runs[run])
+    return plan
 
 
 @dataclass(frozen=True)
@@ -114,12 +132,18 @@ class Sequences:
         cls, tokens: list[list[int]], keys: list[np.ndarray], device: torch.device | str
     ) -> "Sequences":
         """Return the sequences with these tokens [tokens] and keys [keys] of each."""
-        sizes = [list(map(len, parts)) for parts in (tokens, keys)]
-        starts, key_starts = (
-            torch.tensor([0, *accumulate(size)], dtype=torch.int32, device=device) for size in sizes
+        lengths, key_counts = [len(own) for own in tokens], [len(places) for places in keys]
+
+        def begins(sizes: list[int]) -> torch.Tensor:
+            return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32, device=device)
+
+        return cls(
+            starts=begins(lengths),
+            keys=torch.from_numpy(np.concatenate(keys)).to(device),
+            key_starts=begins(key_counts),
+            longest=max(lengths),
+            longest_keys=max(key_counts),
         )
-        joined_keys = torch.from_numpy(np.concatenate(keys)).to(device)
-        return cls(starts, joined_keys, key_starts, *map(max, sizes))
 
 
 @dataclass
@@ -178,21 +202,25 @@ def lay_out(texts: Sequence[list[int]]) -> Row:
     """
     order, shared = sort_texts(texts)
     lengths = np.array([len(texts[i]) for i in order])
-    own = lengths - shared  # tokens of each sequence
-    # Sequences of equal shape become neighbours, because attention computes such neighbours in one
-    # call. A text with which the one before begins has no tokens of its own, so no sequence.
-    sequences = [k for k in np.lexsort((lengths, own)) if own[k]]  # k: place in `order`
-    starts = np.zeros_like(own)
-    starts[sequences] = own[sequences].cumsum() - own[sequences]
+    own = lengths - shared  # tokens of each sequence; none if the text before begins with this one
+    # By number of own tokens, then of all tokens: attention computes neighbours of equal shape in
+    # one call. k is a place in `order`.
+    by_shape = [k for k in np.lexsort((lengths, own)) if own[k] > 0]
+    starts = np.zeros_like(own)  # where each sequence begins in the row
+    row_length = 0
+    for k in by_shape:
+        starts[k] = row_length
+        row_length += own[k]
     places: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(texts)
-    path = np.empty(0, dtype=np.int64)  # the places of the text before, then of this one
+    places_before = np.empty(0, dtype=np.int64)  # those of the text before in `order`
     for k, i in enumerate(order):
-        path = np.concatenate([path[: shared[k]], starts[k] + np.arange(own[k])])
-        places[i] = path
+        own_places = np.arange(starts[k], starts[k] + own[k])
+        places[i] = np.concatenate([places_before[: shared[k]], own_places])
+        places_before = places[i]
     return Row(
-        token_ids=[texts[order[k]][shared[k] :] for k in sequences],
-        positions=[np.arange(shared[k], lengths[k]) for k in sequences],
-        keys=[places[order[k]] for k in sequences],
+        token_ids=[texts[order[k]][shared[k] :] for k in by_shape],
+        positions=[np.arange(shared[k], lengths[k]) for k in by_shape],
+        keys=[places[order[k]] for k in by_shape],
         places=places,
     )
 
@@ -210,7 +238,7 @@ def collate(
         filler = collate([[0]], [[0]], np.zeros(1, dtype=np.int64), device)
         return replace(filler, indices=indices)
     pairs = [(prompts[i], answers[i]) for i in indices]
-    row = lay_out([[*prompt, *answer[:-1]] for prompt, answer in pairs])
+    row = lay_out([training_text(prompt, answer) for prompt, answer in pairs])
     # The last token of a prompt predicts the first of the answer
     predicting = np.concatenate(
         [places[len(prompt) - 1 :] for (prompt, _), places in zip(pairs, row.places, strict=True)]

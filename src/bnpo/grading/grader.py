@@ -16,7 +16,7 @@ import numpy as np
 
 from bnpo.environment import ranks_here
 from bnpo.files import InputError, read_text
-from bnpo.grading.rewards import BUILT_IN, GRADERS, RELEASED_REWARDS, REWARDS, form_of
+from bnpo.grading.rewards import BUILT_IN, GRADERS, form_of, inline_rewards
 from mathequal import TIME_LIMIT, final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
 
@@ -65,7 +65,7 @@ class Grader:
         self.rule = grader  # of `accuracy`
         # [K], lowest, highest
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]
-        self._inline = REWARDS | RELEASED_REWARDS if grader == "paper" else REWARDS
+        self._inline = inline_rewards(grader)
         self._reported: set[tuple[str, str]] = set()
         if workers is None:
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here()))

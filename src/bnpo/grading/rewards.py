@@ -87,6 +87,11 @@ RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=
 BUILT_IN = ("accuracy", *REWARDS)  # accuracy may take long, so worker processes compute it
 
 
+def inline_rewards(rule: str) -> dict[str, Reward]:
+    """Return the REWARDS by the grader `rule`."""
+    return REWARDS | RELEASED_REWARDS if rule == "paper" else REWARDS
+
+
 def reward_name(reward: str) -> str:
     """Return `accuracy`, `format`, or the function's name in `path/to/file.py:function`."""
     return reward.rpartition(":")[2]

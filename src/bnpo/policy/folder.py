@@ -328,8 +328,11 @@ def check_finite(folder: Path) -> None:
     import torch
 
     base, merged = adapter_base(folder), folder / MERGED
-    folders = [merged] if base and merged.is_dir() else [folder, base] if base else [folder]
-    for file in [file for each in folders for file in sorted(each.glob("*.safetensors"))]:
+    folders = [folder]
+    if base:
+        folders = [merged] if merged.is_dir() else [folder, base]
+    files = [file for each in folders for file in sorted(each.glob("*.safetensors"))]
+    for file in files:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - it is no dict
                 tensor = tensors.get_tensor(name)
@@ -463,19 +466,21 @@ def refused_by(library: str, model: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        subject, fault = model, "cannot run this model"
-        cure = "correct that, or use another model"
+        # transformers raises OSError, without a number, for files that it does not find or know.
+        # The tokenizers, which are written in Rust, raise Exception itself.
+        is_refusal = (
+            isinstance(error, REFUSALS)
+            or (isinstance(error, OSError) and error.errno is None)
+            or type(error) is Exception
+        )
+        subject = model
         if path := unwritable(error):
             subject, fault = path, "may not use it"
             cure = "correct its permissions, or free some disk space"
         elif isinstance(error, ImportError):
             fault, cure = "cannot import what this model needs", "install that, or use another"
-        # transformers raises OSError, without a number, for files that it does not find or know.
-        # The tokenizers, which are written in Rust, raise Exception itself.
-        elif not (
-            isinstance(error, REFUSALS)
-            or (isinstance(error, OSError) and error.errno is None)
-            or type(error) is Exception
-        ):
+        elif is_refusal:
+            fault, cure = "cannot run this model", "correct that, or use another model"
+        else:
             raise
         raise InputError(f"{subject}: {library} {fault} ({line_of(error)}); {cure}") from error

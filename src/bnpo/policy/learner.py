@@ -17,7 +17,7 @@ from deepspeed.utils import set_z3_leaf_module
 from transformers import AutoModelForCausalLM
 from transformers.integrations import HfDeepSpeedConfig
 
-from bnpo.algorithm.batching import MicroBatch, collate, plan_micro_batches
+from bnpo.algorithm.batching import MicroBatch, collate, plan_micro_batches, training_text
 from bnpo.algorithm.loss import clipped_surrogate, importance_weights, token_weights
 from bnpo.batch import Batch
 from bnpo.config import TrainConfig
@@ -28,9 +28,11 @@ from bnpo.policy.lora import add_adapter
 from bnpo.policy.model import ATTENTION, Policy, elements, layers
 from bnpo.ranks import gather
 
-TOKEN_STATISTICS = ("tokens", "loss", "clipped_low", "clipped_high", "gap", "outside", "gap_max")
-"""Of the trained tokens of a micro-batch. A gap is |learner's - sampler's log-probability|. Outside
-are those whose ratio of the two probabilities differs from 1 by more than RATIO_BAND."""
+SUMS = ("tokens", "loss", "clipped_low", "clipped_high", "gap", "outside")
+TOKEN_STATISTICS = (*SUMS, "gap_max")
+"""Of the trained tokens of a micro-batch: six sums and a maximum. A gap is |learner's - sampler's
+log-probability|. Outside are those whose ratio of the two probabilities differs from 1 by more than
+RATIO_BAND."""
 RATIO_BAND = 0.1
 REDUCE_BUCKET = 50_000_000
 """Elements of gradients that are reduced together, in fp32. DeepSpeed's default takes 2 GB."""
@@ -66,7 +68,7 @@ class Learner:
     ):
         self._config = config
         self.trains_adapter = config.update.lora_rank is not None  # else all weights
-        patches.compile_no_ops()
+        patches.skip_op_compilation()
         settings = deepspeed_settings(config) | {"checkpoint": {"load_universal": universal}}
         if not trains:
             del settings["optimizer"]
@@ -219,9 +221,10 @@ class Learner:
         answers that have a gradient, with the values that the loss needs.
         """
         config = self._config
-        prompts = [prompt for prompt, _ in batch.trained_answers]  # [N], like all that follows
-        answers = [answer.token_ids for _, answer in batch.trained_answers]
-        sampler_logprobs = [answer.logprobs for _, answer in batch.trained_answers]
+        trained = batch.trained_answers  # [N], like all that follows
+        prompts = [prompt for prompt, _ in trained]
+        answers = [answer.token_ids for _, answer in trained]
+        sampler_logprobs = [answer.logprobs for _, answer in trained]
         lengths = batch.lengths[batch.trained_groups].ravel()
         answer_advantages = advantages[batch.trained_groups].ravel()
         mini_batches = []
@@ -233,7 +236,7 @@ class Learner:
                 config.sampling.max_answer_tokens,
             )
             with_gradient = indices[answer_advantages[indices] != 0]
-            texts = [prompts[i] + answers[i][:-1] for i in with_gradient]
+            texts = [training_text(prompts[i], answers[i]) for i in with_gradient]
             plan = plan_micro_batches(
                 texts, dist.get_world_size(), config.hardware.micro_batch_tokens
             )
@@ -293,10 +296,12 @@ def token_metrics(statistics: list[list[float]]) -> dict[str, float]:
     """Return loss, number of trained tokens, and means over these tokens, from the TOKEN_STATISTICS
     of all micro-batches [micro-batches, 7] of every rank. A collective.
     """
-    own = np.array(statistics).reshape(-1, len(TOKEN_STATISTICS))
-    sums = [sum(column) for column in own[:, :-1].T.tolist()]  # of this rank
-    by_rank = np.array(gather([*sums, own[:, -1].max(initial=0.0)]))  # [ranks, 7]
-    total = dict(zip(TOKEN_STATISTICS, by_rank.sum(axis=0).tolist(), strict=True))
+    rows = [dict(zip(TOKEN_STATISTICS, row, strict=True)) for row in statistics]
+    own = {name: sum(row[name] for row in rows) for name in SUMS}
+    # Unlike max, np.max is nan if one of them is
+    own["gap_max"] = float(np.max([row["gap_max"] for row in rows], initial=0.0))
+    ranks = gather(own)
+    total = {name: float(sum(rank[name] for rank in ranks)) for name in SUMS}
     tokens = total["tokens"]
     metrics = {"loss": total["loss"], "tokens/trained": tokens}
     if tokens:
@@ -304,7 +309,7 @@ def token_metrics(statistics: list[list[float]]) -> dict[str, float]:
         metrics["clipped_high"] = total["clipped_high"] / tokens
         metrics["sampler_learner_gap_mean"] = total["gap"] / tokens
         metrics["sampler_learner_ratio_outside"] = total["outside"] / tokens
-        metrics["sampler_learner_gap_max"] = float(by_rank[:, -1].max())
+        metrics["sampler_learner_gap_max"] = float(np.max([rank["gap_max"] for rank in ranks]))
     return metrics
 
 

@@ -41,7 +41,8 @@ class ModelShape:
         model = empty_model(folder, config)
 
         def largest(setting: str, default: int) -> int:
-            # Layers may differ in size. Older families do not have all settings.
+            # Layers may differ in size, and transformers has the settings of each. Older families
+            # do not have all settings.
             sizes = (getattr(layer, setting, None) for layer in config.per_layer_config[:])
             return max(size or default for size in sizes)
 
@@ -97,18 +98,25 @@ def held_memory(shape: ModelShape, config: TrainConfig, ranks: int) -> tuple[Cou
     memory.
     """
     hardware = config.hardware
-    size = DTYPE_BYTES[config.hardware.dtype]
     adapter = shape.adapted * (config.update.lora_rank or 0)
-    on_gpu = not hardware.offload_optimizer
     trained = adapter or shape.parameters
     partition = ceil(trained / ranks)
-    weights = size * ceil((shape.parameters + adapter) / ranks)
-    bucket = min(REDUCE_BUCKET, trained)
-    held = Counter(weights=weights * (not hardware.offload_weights))
-    held["gradients"] = 4 * partition * on_gpu + 4 * bucket  # in fp32
-    held["optimizer"] = 12 * partition * on_gpu  # fp32 weights and moments
-    # Beside gradients, fp32 weights and moments, an offloaded optimizer has the gradients again.
-    return held, 20 * partition * (not on_gpu) + weights * hardware.offload_weights
+    weights = DTYPE_BYTES[hardware.dtype] * ceil((shape.parameters + adapter) / ranks)
+    gradients = 4 * partition  # in fp32
+    optimizer = 12 * partition  # fp32 weights and two moments
+    bucket = 4 * min(REDUCE_BUCKET, trained)
+    on_gpu = Counter(weights=0, gradients=bucket, optimizer=0)
+    in_cpu_memory = 0
+    if hardware.offload_weights:
+        in_cpu_memory += weights
+    else:
+        on_gpu["weights"] = weights
+    if hardware.offload_optimizer:
+        in_cpu_memory += optimizer + 2 * gradients  # DeepSpeed has them twice
+    else:
+        on_gpu["gradients"] += gradients
+        on_gpu["optimizer"] = optimizer
+    return on_gpu, in_cpu_memory
 
 
 def gathered_memory(shape: ModelShape, config: TrainConfig, ranks: int) -> int:
@@ -177,11 +185,15 @@ def usable_cpu_memory(root: Path = Path("/")) -> int:
     limits = [psutil.virtual_memory().total]
     with suppress(OSError):
         groups = (root / "proc" / "self" / "cgroup").read_text().splitlines()
-        for own in (line[4:] for line in groups if line.startswith("0::/")):
-            folder = root / "sys" / "fs" / "cgroup" / own
-            for file in (parent / "memory.max" for parent in (folder, *folder.parents)):
+        for line in groups:
+            if not line.startswith("0::/"):
+                continue
+            folder = root / "sys" / "fs" / "cgroup" / line.removeprefix("0::/")
+            for parent in (folder, *folder.parents):
+                file = parent / "memory.max"
                 limit = file.read_text().strip() if file.is_file() else "max"
-                limits += [int(limit)] if limit.isdecimal() else []
+                if limit.isdecimal():
+                    limits.append(int(limit))
     return min(limits)
 
 
@@ -233,15 +245,17 @@ def sampler_settings(shape: ModelShape, config: TrainConfig, longest: int) -> En
         left = max(0, int(1000 * min(needs.most, free) / total)) / 1000  # rounded down
         # Equal on all ranks, which sample equally many answers
         share = hardware.gpu_memory or min(gather(left))
-        sizes = gather((int(share * total), free))  # [ranks] of (bytes of the sampler, free bytes)
-        size, free = max(sizes, key=lambda of_rank: of_rank[0] - of_rank[1])
-        if size > max(free, 0) or min(sizes)[0] < needs.least:
+        memory = gather((int(share * total), free))  # [ranks] of (sampler's bytes, free bytes)
+        smallest = min(wanted for wanted, _ in memory)
+        # The rank that lacks most
+        wanted, its_free = max(memory, key=lambda one: one[0] - one[1])
+        if wanted > max(its_free, 0) or smallest < needs.least:
             raise InputError(
-                f"beside the learner {max(0, free) / GIB:.1f} GiB of a GPU are left for the "
-                f"sampler, which needs {needs.least / GIB:.1f} and would get {size / GIB:.1f}; "
+                f"beside the learner {max(0, its_free) / GIB:.1f} GiB of a GPU are left for the "
+                f"sampler, which needs {needs.least / GIB:.1f} and would get {wanted / GIB:.1f}; "
                 f"try {memory_cures(config, ranks_here())}"
             )
-        sequences = needs.sequences(min(sizes)[0])
+        sequences = needs.sequences(smallest)
     return EngineSettings(
         max_tokens=longest,
         dtype=hardware.dtype,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from bnpo.algorithm.loss import linear
 
 
-def compile_no_ops() -> None:
+def skip_op_compilation() -> None:
     """Keep DeepSpeed from compiling an op for CPUs that only inference needs, in a folder that all
     programs share.
 

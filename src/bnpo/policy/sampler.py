@@ -4,7 +4,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,10 +108,16 @@ class Sampler:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._forget_prompts()
-        shares = self._of_sharing_ranks((prompts, seeds))
-        # This rank's prompts among those of the engine
-        first, count = sum(len(share) for share, _ in shares[: self.place]), len(prompts)
-        prompts, seeds = (list(chain.from_iterable(parts)) for parts in zip(*shares, strict=True))
+        # Each of the ranks that share this engine passes the prompts of all to it
+        all_prompts: list[list[int]] = []
+        all_seeds: list[int] = []
+        first = 0  # where this rank's own begin
+        for rank, (its_prompts, its_seeds) in enumerate(self._of_sharing_ranks((prompts, seeds))):
+            if rank == self.place:
+                first = len(all_prompts)
+            all_prompts += its_prompts
+            all_seeds += its_seeds
+        own = range(first, first + len(prompts))
         parameters = partial(
             SamplingParams,
             max_tokens=max_tokens,
@@ -123,11 +129,11 @@ class Sampler:
             flat_logprobs=logprobs,
         )
         drawn = {"n": n, "temperature": temperature, "top_p": top_p, "top_k": top_k or 0}  # 0: all
-        requests = [(i, False, parameters(**drawn, seed=seed)) for i, seed in enumerate(seeds)]
+        requests = [(i, False, parameters(**drawn, seed=seed)) for i, seed in enumerate(all_seeds)]
         if greedy_too:
-            requests += [(i, True, parameters(temperature=0.0)) for i in range(len(prompts))]
+            requests += [(i, True, parameters(temperature=0.0)) for i in range(len(all_prompts))]
         checksum = 0
-        for i, greedy, completions in self._run_engine(prompts, requests):
+        for i, greedy, completions in self._run_engine(all_prompts, requests):
             answers = [
                 Answer(
                     list(completion.token_ids),
@@ -138,7 +144,7 @@ class Sampler:
             ]
             # A sum, since answers end in any order
             checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
-            if first <= i < first + count:
+            if i in own:
                 yield SampledGroup(i - first, greedy, answers)
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             problem = "ranks that share a sampler drew different tokens"

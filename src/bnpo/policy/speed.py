@@ -5,7 +5,7 @@ import re
 import numpy as np
 import torch
 
-from bnpo.algorithm.batching import sort_texts
+from bnpo.algorithm.batching import sort_texts, training_text
 from bnpo.batch import Batch
 
 # GPUs by words of their names, PCIe versions first: peak in 10^12 dense bf16 operations per second
@@ -44,7 +44,7 @@ def training_operations(model: torch.nn.Module, batch: Batch, advantages: np.nda
     """
     trained = zip(batch.trained_answers, advantages[batch.trained_groups].flat, strict=True)
     texts = [
-        prompt + answer.token_ids[:-1]  # the last token predicts nothing
+        training_text(prompt, answer.token_ids)
         for (prompt, answer), advantage in trained
         if advantage != 0
     ]

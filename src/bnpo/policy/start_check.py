@@ -76,18 +76,21 @@ def check_start(
         ) from error
     of_sampler = np.concatenate([sampler.score(prompt, each) for each in answers])
     rounding = np.abs(of_rounded_model - of_model)
-    own_differences = [
-        np.abs(of_learner - of_model).mean(),
-        np.abs(of_sampler - of_model).mean(),
-        np.abs(of_sampler - of_learner).mean(),
-        rounding.mean(),
-        max(half.mean() for half in np.split(rounding, 2)),  # of the text that is rounded most
-    ]
-    # The largest of all ranks, or nan: all ranks raise, or none.
-    *differences, largest_rounding = map(float, np.max(gather(own_differences), axis=0))
+    differences = {
+        "learner": np.abs(of_learner - of_model).mean(),
+        "sampler": np.abs(of_sampler - of_model).mean(),
+        "apart": np.abs(of_sampler - of_learner).mean(),
+        "rounding": rounding.mean(),
+        # Of the answer that is rounded most
+        "largest_rounding": max(half.mean() for half in np.split(rounding, 2)),
+    }
+    # The largest of all ranks, or nan: all ranks raise, or none
+    of_ranks = gather(differences)
+    differences = {name: float(np.max([rank[name] for rank in of_ranks])) for name in differences}
+    largest_rounding = differences.pop("largest_rounding")
     tolerance, dtype = config.hardware.sync_tolerance, config.hardware.dtype
     sync.bound = tolerance or max(SMALLEST_BOUND, LATER_FACTOR * largest_rounding)
-    check = StartCheck(*differences, sync_bound=sync.bound)
+    check = StartCheck(**differences, sync_bound=sync.bound)
     bound = tolerance or max(SMALLEST_BOUND, ROUNDING_FACTOR * check.rounding)
     if check.learner <= bound and check.apart <= bound:
         return check
@@ -140,6 +143,8 @@ def own_score(
     embeddings = model.get_input_embeddings()
     # A handle of torch is a context that removes its hook
     hook = embeddings.register_forward_hook(move) if rounded else nullcontext()
+    # The model calls its head with [answers, row, hidden]. `linear` takes [tokens, hidden], and a
+    # batch of one stands around its logits, since models index the result as they would their own.
     head.forward = lambda hidden: linear(hidden.flatten(0, 1), head.weight, policy_head.bias)[None]
     model.set_attn_implementation("eager")
     with hook, learner.forward_only():

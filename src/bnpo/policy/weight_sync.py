@@ -166,9 +166,10 @@ def check_equal(
         differing.append(f"{embedding} (missing)")
     for rank, names in enumerate(gather(differing)):
         if names:
-            problem = f"{', '.join(names)} of rank {rank}'s sampler differ from the learner's; some"
-            raise (RunError if embedding in held else UnknownNames)(
-                f"weight sync after step {step} failed: {problem} of the update was lost. {CURE}"
+            kind = RunError if embedding in held else UnknownNames
+            raise kind(
+                f"weight sync after step {step} failed: {', '.join(names)} of rank {rank}'s "
+                f"sampler differ from the learner's; some of the update was lost. {CURE}"
             )
 
 

@@ -32,7 +32,7 @@ from bnpo.evaluation.suites import (
 )
 from bnpo.files import InputError, read_json, writing
 from bnpo.grading.grader import Grader
-from bnpo.grading.rewards import RELEASED_REWARDS, REWARDS, forms_of
+from bnpo.grading.rewards import forms_of, inline_rewards
 from bnpo.imports import source_hashes
 from bnpo.policy.folder import (
     adapter_base,
@@ -320,7 +320,7 @@ def check_format(rewards: Sequence[str], prompt: str, rule: str = "default") -> 
     """
     if "format" not in rewards:
         return
-    judge = (REWARDS | RELEASED_REWARDS if rule == "paper" else REWARDS)["format"]
+    judge = inline_rewards(rule)["format"]
     examples = EXAMPLE.findall(prompt)
     if examples and not any(judge(example, "") for example in examples):
         raise InputError(
