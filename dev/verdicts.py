@@ -125,6 +125,10 @@ def show(
         interval = f"{one.low:+.2f} to {one.high:+.2f}"
         label = f"{_label(one.a)} minus {_label(one.b)}"
         print(f"| {label} | {one.seeds} | {one.mean:+.2f} | {interval} | {one.p:.3f} |")
+    means = [
+        f"{_label(name)} {np.mean(list(by_seed.values())):.2f}" for name, by_seed in values.items()
+    ]
+    print(f"\nMeans: {', '.join(means)}.")
     seeds = min(one.seeds for one in found)
     missing = "" if seeds == SEEDS else f" with {seeds} of {SEEDS} seeds"
     print(f"\nVerdict{missing}: **{judge(found)}**.\n")

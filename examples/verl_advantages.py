@@ -5,7 +5,7 @@
         python -m verl.trainer.main_ppo algorithm.adv_estimator=bnpo ...
 
 verl imports this module and finds the names of METHODS. Add a line for a method of your own. verl
-already has `grpo`, `rloo` and `opo`; docs/estimators.md says where its names mean something else.
+already has `grpo`, `rloo` and `opo`; docs/conformance.md says where its names mean something else.
 All answers to a question must be in the batch, the same number for each question. For BNPO the
 batch is what its density is fitted to: all of a training step.
 """

@@ -145,17 +145,18 @@ def signal_share(m: int, a: float, b: float) -> float:
     return float(1 - np.exp(all_right) - np.exp(all_wrong))
 
 
-def enough_answers(a: float, b: float) -> int:
+def enough_answers(a: float, b: float) -> int | None:
     """Return the first of ANSWERS where twice as many answers give a signal to less than LITTLE
-    times the questions, or the last one.
+    times the questions. None: there is none, as where nearly all questions are too hard.
 
     >>> enough_answers(0.5, 2.0), enough_answers(50.0, 50.0)  # 0.68 / 0.57 = 1.2
     (8, 4)
+    >>> enough_answers(0.5, 50.0)  # with 64 answers 0.34, with 128 0.47
     """
-    for m in ANSWERS[:-1]:
+    for m in ANSWERS:
         if signal_share(2 * m, a, b) < LITTLE * signal_share(m, a, b):
             return m
-    return ANSWERS[-1]
+    return None
 
 
 def report_answers(fit: BetaFit, config: TrainConfig) -> None:
@@ -166,10 +167,14 @@ def report_answers(fit: BetaFit, config: TrainConfig) -> None:
     for m in sorted({*ANSWERS, own}):
         table.add_row(f"{m}{' (this run)' * (m == own)}", f"{signal_share(m, fit.a, fit.b):.0%}")
     Console().print(table)
+    enough = enough_answers(fit.a, fit.b)
+    if enough:
+        advice = f"From {enough} answers on, twice as many win little: a signal for less than"
+    else:
+        advice = f"Up to {ANSWERS[-1]} answers, twice as many always win a signal for at least"
     print(
-        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the questions' accuracies. From "
-        f"{enough_answers(fit.a, fit.b)} answers on, twice as many win little: a signal for less "
-        f"than {LITTLE - 1:.0%} more questions.\n"
+        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the questions' accuracies. {advice} "
+        f"{LITTLE - 1:.0%} more questions.\n"
     )
 
 

@@ -6,7 +6,8 @@
 Figure 1 and the figure of the estimators need no runs. Figure 2 shows gradient norms, with a dot
 for each run. Figure 3 shows the fitted Beta densities. Further figures show the rewards, and the
 scores of the runs that eval.py has evaluated. Runs that differ only in their seeds share a line:
-the mean over a window of steps and all seeds, with a band that holds 80 % of the values.
+the mean over a window of steps and all seeds, with a band that holds at least 80 % of the values:
+all of them, if there are fewer than ten.
 """
 
 from dataclasses import dataclass

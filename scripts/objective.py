@@ -1,6 +1,6 @@
 """Print and draw what estimators maximise with m answers to each question.
 
-    # all estimators, 16 answers
+    # all that need no flags and no more than one reward, with 16 answers
     python scripts/objective.py
     # some, each with its flags as behind `train.py --algo`
     python scripts/objective.py grpo 'pass_at_k --k 4' 'weight --weight p**-0.5' my_file.py:median
@@ -25,7 +25,7 @@ from bnpo.environment import parse_command, run_program
 from bnpo.files import InputError
 from bnpo_estimators import Method, exact_objective, exact_weight, method_gains
 from paper.figures import draw_weights, save
-from paper.objectives import atlas, fitted_gains
+from paper.objectives import UNBIASED, atlas, fitted_gains
 from planner.dry_run import ACCURACIES
 
 MAX_ANSWERS = 1024
@@ -34,7 +34,8 @@ MAX_ANSWERS = 1024
 @dataclass
 class Args:
     methods: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Estimators, each with its flags in quotes. Without any, all that need no flags are shown."""
+    """Estimators, each with its flags in quotes. Without any, all that need no flags and no more
+    than one reward are shown."""
     answers: int = 16
     """Number of answers to each question, m."""
     questions: int = 32
@@ -54,6 +55,8 @@ def gains_of(text: str, answers: int, questions: int) -> dict[str, np.ndarray]:
         if method.algo in ("bnpo", "curverl"):
             method.check(questions, answers, 1)
             return fitted_gains(method.algo, answers)
+        if method.algo in UNBIASED:
+            return {text: np.ones(answers)}
         return {text: method_gains(method, answers, questions)}
 
 

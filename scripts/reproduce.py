@@ -212,12 +212,18 @@ def main(args: Args, start: Start | None = None) -> None:
     if args.print:
         for row in rows:
             print(" && ".join(shlex.join(command) for command in row.commands))
-    elif args.dry_run:
-        from paper.planning import plan_rows  # imports torch
-
-        plan_rows(rows, args, args.rows_at_once)
+    elif args.show:
+        show(args)
     else:
-        unfinished = [] if args.show else [row for row in rows if not is_finished(row)]
+        unfinished = [row for row in rows if not is_finished(row)]
+        if args.dry_run:
+            if finished := len(rows) - len(unfinished):
+                print(f"{finished} of {len(rows)} rows are finished, and are not counted below")
+            if unfinished:
+                from paper.planning import plan_rows  # imports torch
+
+                plan_rows(unfinished, args, args.rows_at_once)
+            return
         errors = reproduce_all(unfinished, args, start) if unfinished else []
         show(args)
         if errors:

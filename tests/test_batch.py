@@ -95,6 +95,8 @@ def test_groups_have_the_answers_and_rewards_of_their_questions(tmp_path):
     [
         ([[RIGHT, MIXED], [WRONG, MIXED]], [1, 3], 4),
         ([[RIGHT, WRONG], [MIXED, RIGHT]], [0, 2], 4),  # the first of those without a signal
+        ([[WRONG, MIXED], [RIGHT, WRONG]], [1, 2], 4),  # but those that are all wrong come last
+        ([[WRONG, MIXED], [WRONG, WRONG]], [0, 1], 4),
         ([[MIXED, MIXED], [MIXED, MIXED]], [0, 1], 2),  # a second draw would be in vain
     ],
 )
@@ -146,6 +148,13 @@ SIDE = [["good and long", "good"], ["bad and long", "bad"], ["good", "bad"], ["b
 def test_the_first_reward_or_that_of_the_flag_is_the_signal(settings, trained, tmp_path):
     batch, _ = sampled(tmp_path, [SIDE[:2], SIDE[2:]], functions=("good", "long"), **settings)
     assert batch.trained_groups.tolist() == trained
+
+
+def test_groups_that_are_all_wrong_fill_a_batch_last(tmp_path):
+    """Answers of the first question differ in length alone, as do those of the third."""
+    draws = [[SIDE[1], SIDE[2]], [SIDE[0], SIDE[3]]]
+    batch, _ = sampled(tmp_path, draws, functions=("good", "long"))
+    assert batch.trained_groups.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ def test_presets_are_valid_and_flags_override_them(preset):
     config = parse("--preset", preset, "--steps", "7", "--algo", "grpo")
     check_config(config, ranks=2)
     assert (config.preset, config.batch.steps, config.method.algo) == (preset, 7, "grpo")
+    model = config.data.model
+    if preset.startswith("paper"):
+        assert re.fullmatch(r"Qwen/[\w.-]+@[0-9a-f]{40}", model)  # a commit
 
 
 @pytest.mark.parametrize(

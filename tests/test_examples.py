@@ -2,6 +2,7 @@
 tiny model.
 """
 
+import doctest
 import importlib.util
 import json
 import os
@@ -48,6 +49,13 @@ def started_with(command: str, folder: Path) -> list[str]:
     where, *arguments = done.stdout.splitlines()
     assert Path(where) == ROOT
     return arguments
+
+
+def test_the_examples_of_the_estimators_package_print_what_its_page_says():
+    page = ROOT / "src" / "bnpo_estimators" / "README.md"
+    failed, tried = doctest.testfile(str(page), module_relative=False)
+    assert tried > 10
+    assert failed == 0
 
 
 @pytest.mark.extra

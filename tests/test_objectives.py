@@ -26,9 +26,11 @@ def test_methods_of_the_picture_are_typed_with_their_flags():
     found = gains_of("weight --weight 'm / (m - 1)'", 8, 32)
     np.testing.assert_allclose(found["weight --weight 'm / (m - 1)'"], 1)
     assert gains_of("bnpo", 8, 32).keys() < atlas(8).keys()
+    for algo in ("rloo", "remax", "eb", "shrinkage"):
+        np.testing.assert_allclose(gains_of(algo, 8, 32)[algo], 1)
     for text, message in (
-        ("eb", "^--algo: eb has no objective of its own: it depends on the other questions"),
-        ("opo", "^--algo: opo has no objective of its own: it needs more than one reward"),
+        ("reinforce_pp_baseline", "^--algo: reinforce_pp_baseline has no objective of its own: it"),
+        ("opo", "^--algo: opo has no objective of its own: it needs lengths, beside one reward"),
         ("pass_at_k --k 8", "^--k: is 8, must be a whole number from 1 to 7"),
         ("weight --weight 'p", "cannot be split into flags: No closing quotation"),
     ):

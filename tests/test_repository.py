@@ -78,8 +78,7 @@ def test_programs_and_files_that_are_named_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     named = re.findall(rf"(?<![\w./-]){PATHS}", re.sub(r"`[^`]*` of commit", "", text))
     programs = [name for name in named if name.endswith(".py") or page in ("Makefile", "README.md")]
-    if not page.startswith("studies"):
-        assert [path for path in programs if not (ROOT / path).exists()] == []
+    assert [path for path in programs if not (ROOT / path).exists()] == []
     for module in re.findall(r"python -m (\w+)", text):
         known = module in ("pip", "pytest")
         assert known or (ROOT / "src" / module / "__main__.py").exists()

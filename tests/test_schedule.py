@@ -82,6 +82,9 @@ def test_shards_are_disjoint_and_make_the_table():
     parts = [name for part in (1, 2, 3) for name in names(f"{part}/3")]
     assert sorted(parts) == sorted(whole)
     assert len(whole) == 12
+    # The two rows that are only evaluated are on different machines
+    parts = [names(f"{part}/6") for part in range(1, 7)]
+    assert [sum("base" in name for name in part) for part in parts] == [0, 0, 0, 0, 1, 1]
     for shard in ("0/3", "4/3", "2", "a/b", "-1/2"):
         with refused(f"--shard {shard}: is not a part such as 2/4"):
             names(shard)

@@ -32,8 +32,9 @@ class RunCurves:
 
 @dataclass(frozen=True)
 class Band:
-    """A metric by step, pooled over a window of steps and all seeds: the mean, and the deciles that
-    enclose 80 % of the values. All arrays are [steps with a value].
+    """A metric by step, pooled over a window of steps and all seeds: the mean, and the first and
+    last decile, two of the values, which enclose at least 80 % of them: all, if there are fewer
+    than ten. All arrays are [steps with a value].
     """
 
     steps: np.ndarray
@@ -128,7 +129,7 @@ def band(runs: Sequence[RunCurves], name: str, window: int) -> Band:
     windows = np.lib.stride_tricks.sliding_window_view(padded, window, axis=1)
     pooled = windows.transpose(1, 0, 2).reshape(length, -1)  # [steps, runs * window]
     has_value = ~np.isnan(pooled).all(axis=1)  # [steps]
-    low, high = np.nanquantile(pooled[has_value], [0.1, 0.9], axis=1)
+    low, high = np.nanquantile(pooled[has_value], [0.1, 0.9], axis=1, method="inverted_cdf")
     return Band(1 + np.flatnonzero(has_value), np.nanmean(pooled[has_value], axis=1), low, high)
 
 

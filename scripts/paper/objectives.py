@@ -7,6 +7,9 @@ from scipy.stats import betabinom
 
 from bnpo_estimators import Method, beta_of_moments, gains, inverse_density, method_gains, shares
 
+UNBIASED = ("rloo", "remax", "eb", "shrinkage")
+"""Estimators that leave the expected gradient as it is: their gains are 1, and their objective is
+p."""
 FITS = ((0.3, 0.09), (0.5, 0.02), (0.1, 0.01))
 """Batches for which BNPO and CurveRL are shown, as mean and variance of the accuracies: questions
 of all kinds, about equally hard ones, and hard ones."""
@@ -31,10 +34,10 @@ def fitted_gains(algo: str, answers: int) -> dict[str, np.ndarray]:
 def atlas(answers: int) -> dict[str, np.ndarray]:
     """Return the gains [m] of all estimators without settings of their own, by label.
 
-    `remax`, `eb` and `shrinkage` leave the expected gradient as it is, as `rloo` does. `opo` and
-    the two REINFORCE++ do so up to terms of order 1/m.
+    Missing are `opo` and the two REINFORCE++, which leave the expected gradient as it is up to
+    terms of order 1/m and one factor of the batch, and `gdpo`, which is for several rewards.
     """
-    by_label = {"rloo, remax, eb, shrinkage": method_gains(Method("rloo"), answers)}
+    by_label = {", ".join(UNBIASED): np.ones(answers)}
     by_label |= {
         algo: method_gains(Method(algo), answers) for algo in ("reinforce", "grpo", "maxrl")
     }

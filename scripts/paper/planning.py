@@ -48,6 +48,10 @@ def plan_rows(rows: Sequence[Row], planning: Planning, rows_at_once: int | None)
     gpus = (planning.gpu,) if planning.gpu else GPUS
     data_sheet(gpus[0])  # refuses an unknown GPU
     inputs = read_inputs(rows)
+    sizes: Sizes | None = None
+    if planning.gpu:
+        hours = estimated_hours(rows, planning)
+        sizes = sizes_on(rows, hours, planning.gpus or 1, rows_at_once)
     for model, (evaluation, training) in inputs.items():
         print(f"\n# {model}")
         if trained := [row for row in rows if row.train and row.model == model]:
@@ -57,7 +61,9 @@ def plan_rows(rows: Sequence[Row], planning: Planning, rows_at_once: int | None)
             )
             print(*training.lines, sep="\n")
             if planning.gpu:
-                plan = plan_training(config, training, planning)
+                # What a row runs on, or all GPUs if rows do not fit
+                gpus_of_row = sizes[model] if sizes else planning.gpus
+                plan = plan_training(config, training, replace(planning, gpus=gpus_of_row))
                 print(*plan.lines, sep="\n")
                 if plan.problem:
                     print(plan.problem)
@@ -144,6 +150,20 @@ def row_cost(row: Row, inputs: ModelInputs, planning: Planning) -> RowCost:
     return RowCost(*checkpoints(row.train, training.shape, training.steps), hours)
 
 
+def sizes_on(
+    rows: Sequence[Row],
+    hours: Callable[[Row, int], float | None],
+    gpus: int,
+    rows_at_once: int | None,
+) -> Sizes | None:
+    """Return how many of `gpus` each model's rows get: an equal share with `rows_at_once`, else the
+    number with which all are done first. None: they do not fit, or there are too few GPUs.
+    """
+    if rows_at_once is None:
+        return fastest_sizes(rows, hours, gpus)
+    return equal_sizes(rows, rows_at_once, gpus) if rows_at_once <= gpus else None
+
+
 def _print_hours(
     rows: Sequence[Row], planning: Planning, gpu_models: Sequence[str], rows_at_once: int | None
 ) -> None:
@@ -177,10 +197,7 @@ def _cell(
     """Return the hours of `rows` side by side, with the GPUs of a row if they have one model."""
     if rows_at_once and rows_at_once > gpus:
         return "too few GPUs"
-    if rows_at_once:
-        sizes = equal_sizes(rows, rows_at_once, gpus)
-    else:
-        sizes = fastest_sizes(rows, hours, gpus)
+    sizes = sizes_on(rows, hours, gpus, rows_at_once)
     total = sizes and wall_hours(rows, hours, sizes, gpus)
     if not total:
         return "does not fit"

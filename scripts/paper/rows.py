@@ -237,7 +237,9 @@ def chosen_rows(choice: Choice) -> list[Row]:
         ):
             chosen.append(row)
     part, parts = _shard(choice.shard)
-    return chosen[part - 1 :: parts]
+    # Trained rows are dealt first: a base row is only evaluated, which takes far less
+    dealt = sorted(chosen, key=lambda row: row.method == "base")[part - 1 :: parts]
+    return [row for row in chosen if row in dealt]
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -171,6 +171,11 @@ def sample_batch(
         signals = has_signal(rewards[:, :, config.signal_rewards], failed)  # [q]
         if signals.sum() >= n:
             break
+    first_signal = config.signal_rewards[0]
+    lowest, _ = task.grader.ranges[first_signal]
+    all_wrong = are_all_wrong(rewards[:, :, first_signal], failed, lowest)  # [q]
+    # Those with a signal first, and all wrong ones last: they may have advantages of side rewards
+    by_use = np.lexsort((all_wrong, ~signals))
     greedy = [group.greedy.grades.rewards for group in groups if group.greedy]  # [q][1, K]
     return Batch(
         groups=groups,
@@ -178,8 +183,7 @@ def sample_batch(
         failed=failed,
         lengths=np.array([[len(answer.token_ids) for answer in g.answers] for g in groups]),
         greedy_rewards=np.concatenate(greedy) if greedy else None,
-        # n groups in their order: those with a signal, and others if these do not fill the batch
-        trained_groups=np.sort(np.argsort(~signals, kind="stable")[:n]),
+        trained_groups=np.sort(by_use[:n]),  # in their order
         place=place,
         seconds=dict(seconds),
         sampling_seconds=np.array(gather(seconds["generate"])),
@@ -261,6 +265,15 @@ def has_signal(
     )
 
 
+def are_all_wrong(
+    rewards: np.ndarray,  # [q, m], the reward that decides what is right
+    failed: np.ndarray,  # [q, m]
+    lowest: float,  # value of that reward
+) -> np.ndarray:
+    """Return whether all answers to each question have the lowest reward or have failed, [q]."""
+    return ((rewards == lowest) | failed).all(axis=1)
+
+
 def all_wrong_energy(
     advantages: np.ndarray,  # [q, m]
     rewards: np.ndarray,  # [q, m], the reward that decides what is right
@@ -274,7 +287,7 @@ def all_wrong_energy(
     the deviation of a group, as GRPO does, gives such a group the size of any other.
     """
     group_energy = (advantages**2).sum(axis=1)  # [q]
-    all_wrong = ((rewards == lowest) | failed).all(axis=1)  # [q]
+    all_wrong = are_all_wrong(rewards, failed, lowest)  # [q]
     total = group_energy.sum()
     return float(group_energy[all_wrong].sum() / total) if total else np.nan
 

@@ -135,7 +135,7 @@ def check_template(template: str, system_prompt: str | None) -> None:
 class DataSettings:
     """The model to start from, the problems, and how answers are rewarded."""
 
-    model: str = "Qwen/Qwen2.5-Math-1.5B"
+    model: str = "Qwen/Qwen2.5-Math-1.5B@4a83ca6e4526a4f2da3aa259ec36c259f66b2ab2"
     """Model to start from: a folder, or a name on the Hugging Face hub: OWNER/NAME, or
     OWNER/NAME@REVISION with a commit, tag or branch."""
     train_data: tuple[str, ...] = ("data/math_train.jsonl",)
@@ -456,13 +456,16 @@ def naming_flags() -> Iterator[None]:
 PRESETS = {
     "paper-1.5b": TrainConfig(preset="paper-1.5b", data=DataSettings(grader="paper")),
     "paper-7b": TrainConfig(
-        preset="paper-7b", data=DataSettings(model="Qwen/Qwen2.5-Math-7B", grader="paper")
+        preset="paper-7b",
+        data=DataSettings(
+            model="Qwen/Qwen2.5-Math-7B@b101308fe89651ea5ce025f25317fea6fc07e96e", grader="paper"
+        ),
     ),
     "paper-format": TrainConfig(
         preset="paper-format",
         method=Method(decompose=True),
         data=DataSettings(
-            model="Qwen/Qwen2.5-1.5B-Instruct",
+            model="Qwen/Qwen2.5-1.5B-Instruct@989aa7980e4cf806f80c7fef2b1adb7bc71aa306",
             template="think",
             rewards=("accuracy", "format"),
             grader="paper",

@@ -149,7 +149,7 @@ def _combine(
 
     if not method.decompose:
         values, fit = estimate(list(range(k)), reward_weights)
-        return Advantages(values, [fit])
+        return Advantages(values + 0.0, [fit])  # -0.0 becomes 0.0
     weighted, fits = [], []  # weighted: K x [n, m]
     for i, reward_weight in enumerate(reward_weights):
         values, fit = estimate([i], np.ones(1))

@@ -35,8 +35,9 @@ def method_gains(method: Method, answers: int, questions: int = 32) -> np.ndarra
     method.check(questions, answers, 1)
     estimator = method.estimator
     problem = f"`algo`: {method.algo} has no objective of its own"
-    if estimator.needs - {"range"}:
-        raise SettingError(f"{problem}: it needs more than one reward for each answer")
+    if needs := estimator.needs - {"range"}:
+        named = ", ".join(sorted(needs)).replace("_", " ")
+        raise SettingError(f"{problem}: it needs {named}, beside one reward for each answer")
     # [m + 1, m]: in row k, the first k of m answers are right
     rewards = np.tril(np.ones((answers + 1, answers)), k=-1)
     advantages = np.empty(rewards.shape)
