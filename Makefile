@@ -81,3 +81,10 @@ $(VENV)/.ready: $(REQUIREMENTS) pyproject.toml
 	rm -rf .venv/verl
 	$(PIP) install --quiet --no-deps --target .venv/verl -r benchmarks/requirements-verl.txt
 	touch $@
+
+# tunix pins other versions of shared packages, so it has an environment of its own.
+.venv/tunix/.ready: .venv/.ready benchmarks/requirements-tunix.txt
+	rm -rf .venv/tunix
+	$(PYTHON) -m venv .venv/tunix
+	.venv/tunix/bin/pip install --quiet -r benchmarks/requirements-tunix.txt ./src/bnpo_estimators
+	touch $@

@@ -1,7 +1,8 @@
-"""The estimators in TRL and verl, with the real packages, and what their own names mean
+"""The estimators in TRL, verl and tunix, with the real packages, and what their own names mean
 (docs/conformance.md).
 
 The packages stand in folders of their own: make .venv/trl/.ready .venv/verl/.ready
+.venv/tunix/.ready
 """
 
 import json
@@ -46,6 +47,29 @@ def test_verl_finds_our_estimators_and_gets_our_advantages():
     assert {"bnpo", "eb", "signbalance"} < set(found["registered"])
     assert found["scores"] == [1.0, 0.0]
     assert found["refusal"] == "a question has 1 answers, another 2: all need the same number"
+
+
+@pytest.mark.skipif(
+    not (FOLDERS["verl"].parent / "tunix" / ".ready").exists(),
+    reason="not installed: make .venv/tunix/.ready",
+)
+@pytest.mark.extra
+@pytest.mark.program
+def test_a_step_of_tunix_with_our_advantages():
+    """With JAX, in its own environment, where bnpo is not installed."""
+    python = ROOT / ".venv" / "tunix" / "bin" / "python"
+    program = ROOT / "tests" / "programs" / "tunix_adapter_check.py"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "examples"), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [python, "-W", "ignore", program], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["answers"] == 16
+    assert found["signal"] > 0.1
+    assert found["moved"] > 1e-4
+    assert found["step_difference"] < 1e-6
+    assert found["largest_difference"] < 1e-6
 
 
 @needs("trl")
