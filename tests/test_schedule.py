@@ -7,9 +7,10 @@ import pytest
 
 from bnpo.files import InputError
 from conftest import refused
-from paper.planning import _cell
+from paper.planning import _cell, plan_rows
 from paper.rows import Choice, Row, chosen_rows
 from paper.schedule import Devices, equal_sizes, fastest_sizes, run_rows, wall_hours
+from planner import Planning
 
 
 def rows(**numbers: int) -> list[Row]:
@@ -93,3 +94,14 @@ def test_shards_are_disjoint_and_make_the_table():
 def test_a_dry_run_counts_the_gpus_of_its_table_not_those_of_this_machine():
     assert _cell(rows(small=2), hours, gpus=1, rows_at_once=2) == "too few GPUs"
     assert _cell(rows(small=2), hours, gpus=4, rows_at_once=2) == "8.0 (2 each)"
+
+
+def test_a_dry_run_plans_the_gpus_that_a_row_gets(capsys):
+    chosen = chosen_rows(Choice(table="table1", preset="tiny"))
+    plan_rows(chosen, Planning(gpu="H100", gpus=8), rows_at_once=None)
+    printed = capsys.readouterr().out
+    assert "memory per rank on 1 x H100" in printed
+    assert "--sampler-ranks:" not in printed  # a row has one GPU, so there is nothing to compare
+    assert "(1 each) |" in printed
+    plan_rows(chosen, Planning(gpu="H100", gpus=8), rows_at_once=2)
+    assert "memory per rank on 4 x H100" in capsys.readouterr().out
