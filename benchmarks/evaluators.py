@@ -1,6 +1,6 @@
 """Grade one model by this project and by lm-evaluation-harness, and compare problem by problem.
 
-    python benchmarks/evaluators.py --ckpt MODEL --suite evals/SUITE.json --limit 100
+    python benchmarks/evaluators.py --ckpt MODEL --suite benchmarks/evaluators.json --limit 100
 
 It needs lm-eval 0.4.13 with its extra `math` beside the project's packages. Both evaluators get the
 same weights in the same number format, the same prompts, and answer greedily. eval.py samples with

@@ -8,8 +8,8 @@ from scipy.stats import betabinom
 from bnpo_estimators import Method, beta_of_moments, gains, inverse_density, method_gains, shares
 
 UNBIASED = ("rloo", "remax", "eb", "shrinkage")
-"""Estimators that leave the expected gradient as it is: their gains are 1, and their objective is
-p."""
+"""Estimators that leave the expected gradient as it is, so that their objective is p. The gains of
+the last three, which need more than one question's rewards, are those of the first."""
 FITS = ((0.3, 0.09), (0.5, 0.02), (0.1, 0.01))
 """Batches for which BNPO and CurveRL are shown, as mean and variance of the accuracies: questions
 of all kinds, about equally hard ones, and hard ones."""
@@ -37,7 +37,7 @@ def atlas(answers: int) -> dict[str, np.ndarray]:
     Missing are `opo` and the two REINFORCE++, which leave the expected gradient as it is up to
     terms of order 1/m and one factor of the batch, and `gdpo`, which is for several rewards.
     """
-    by_label = {", ".join(UNBIASED): np.ones(answers)}
+    by_label = {", ".join(UNBIASED): method_gains(Method("rloo"), answers)}
     by_label |= {
         algo: method_gains(Method(algo), answers) for algo in ("reinforce", "grpo", "maxrl")
     }

@@ -9,6 +9,7 @@ attention copies their keys and values for each text (bnpo.policy.model). For ex
     places    [2 3 4]  [0]  [2 3 1]   of the texts' tokens in the row, which are also their keys
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -84,15 +85,10 @@ def plan_micro_batches(
 
     per_rank = max(1, ceil(runs_needed(budget) / ranks))  # micro-batches
     count = per_rank * ranks
-    # The lowest limit with which `count` runs suffice makes them equal
-    low, high = 0, budget
-    while low < high:
-        middle = (low + high) // 2
-        if runs_needed(middle) <= count:
-            high = middle
-        else:
-            low = middle + 1
-    firsts, costs = cut(lengths, shared, low)
+    # The lowest limit with which `count` runs suffice makes them equal. It is found by bisection:
+    # a higher limit never needs more runs.
+    limit = bisect_left(range(budget), True, key=lambda limit: runs_needed(limit) <= count)
+    firsts, costs = cut(lengths, shared, limit)
     runs = np.split(order, firsts[1:])
     # Under ZeRO-3 every forward pass is a collective, so a rank with fewer micro-batches would make
     # the others hang. It gets empty ones, which `collate` fills with one token of zero weight.

@@ -108,16 +108,7 @@ class Sampler:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         self._forget_prompts()
-        # Each of the ranks that share this engine passes the prompts of all to it
-        all_prompts: list[list[int]] = []
-        all_seeds: list[int] = []
-        first = 0  # where this rank's own begin
-        for rank, (its_prompts, its_seeds) in enumerate(self._of_sharing_ranks((prompts, seeds))):
-            if rank == self.place:
-                first = len(all_prompts)
-            all_prompts += its_prompts
-            all_seeds += its_seeds
-        own = range(first, first + len(prompts))
+        all_prompts, all_seeds, own = self._with_sharing_ranks(prompts, seeds)
         parameters = partial(
             SamplingParams,
             max_tokens=max_tokens,
@@ -145,10 +136,26 @@ class Sampler:
             # A sum, since answers end in any order
             checksum += sum(zlib.crc32(np.array(answer.token_ids)) for answer in answers)
             if i in own:
-                yield SampledGroup(i - first, greedy, answers)
+                yield SampledGroup(i - own.start, greedy, answers)
         if len(set(self._of_sharing_ranks(checksum))) > 1:
             problem = "ranks that share a sampler drew different tokens"
             raise RunError(f"{problem}: its vLLM does not work with several ranks")
+
+    def _with_sharing_ranks(
+        self, prompts: Sequence[list[int]], seeds: Sequence[int]
+    ) -> tuple[list[list[int]], list[int], range]:
+        """Return the prompts and seeds of all ranks that share this engine, each of which passes
+        all of them to it, and the places of this rank's own among them.
+        """
+        all_prompts: list[list[int]] = []
+        all_seeds: list[int] = []
+        own = range(0)
+        for rank, (its_prompts, its_seeds) in enumerate(self._of_sharing_ranks((prompts, seeds))):
+            if rank == self.place:
+                own = range(len(all_prompts), len(all_prompts) + len(its_prompts))
+            all_prompts += its_prompts
+            all_seeds += its_seeds
+        return all_prompts, all_seeds, own
 
     def _forget_prompts(self) -> None:
         """Drop the keys and values of earlier prompts, which vLLM keeps: the weights may be other

@@ -143,8 +143,8 @@ def own_score(
     embeddings = model.get_input_embeddings()
     # A handle of torch is a context that removes its hook
     hook = embeddings.register_forward_hook(move) if rounded else nullcontext()
-    # The model calls its head with [answers, row, hidden]. `linear` takes [tokens, hidden], and a
-    # batch of one stands around its logits, since models index the result as they would their own.
+    # The model calls its head with [answers, row, hidden], and `linear` takes [tokens, hidden]. The
+    # model expects logits with three dimensions, too: hence [None].
     head.forward = lambda hidden: linear(hidden.flatten(0, 1), head.weight, policy_head.bias)[None]
     model.set_attn_implementation("eager")
     with hook, learner.forward_only():
