@@ -90,7 +90,7 @@ def test_the_7b_on_four_gpus_with_half_the_memory_for_the_sampler():
     ("model", "ranks", "flags", "message"),
     [
         ("7b", 1, [], r"'sampling' takes 1\d\d\.\d GiB per rank, of which 85.1 are 'optimizer'; t"),
-        ("7b", 1, [], r"7B@\w+: does not fit 1 x 79\.2 GiB of .*; try .*--lora-rank 32, more ranks, "),
+        ("7b", 1, [], r"7B@\w+: does not fit 1 x 79\.2 GiB of .*; try .*--lora-rank 32, more r"),
         ("7b", 4, ["--gpu-memory", "0.5"], r"are 'sampler'; try the default of --gpu-"),
         ("7b", 8, ["--no-gradient-checkpointing"], r"; try a lower --mic.*, --gradient-c"),
         ("1.5b", 1, ["--gpu-memory", "0.05"], r"the sampler needs \d\.\d GiB; raise --gpu-memory"),
