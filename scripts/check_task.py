@@ -14,7 +14,7 @@ import argparse
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 from scipy.special import betaln
 
-from bnpo.batch import Batch, Task, has_signal, sample_batch
+from bnpo.batch import Batch, Task, has_signal, right_reward, sample_batch
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
 from bnpo.files import InputError
 from bnpo.policy.memory import sampler_settings
@@ -74,10 +74,10 @@ def main() -> None:
         print(preset_line, flush=True)
         check_config(config, ranks=1)
         with TemporaryDirectory(prefix="bnpo-check-task-") as folder:
-            sample = sample_answers(
-                smaller(config, args.questions, args.answers, Path(folder) / "run")
-            )
-    report(sample, config)
+            small = smaller(config, args.questions, args.answers, Path(folder) / "run")
+            sample = sample_answers(small)
+        # As the run itself, but pass@K has the K that the sampled answers allow
+        report(sample, with_settings(config, k=small.method.k))
 
 
 def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> TrainConfig:
@@ -118,20 +118,19 @@ def sample_answers(config: TrainConfig) -> Sample:
 
 
 def fit_accuracies(batch: Batch, task: Task, config: TrainConfig) -> BetaFit | None:
-    """Return the Beta distribution of the questions' accuracies in the reward of --signal, or None
-    if the rewards are not just right and wrong, or no distribution fits.
+    """Return the Beta distribution of the questions' accuracies in the reward of --signal, whose a
+    and b are 0 if none fits. None if that reward is not just right or wrong.
     """
     first, *others = config.signal_rewards
-    (lowest, highest), values = task.grader.ranges[first], batch.rewards[:, :, first]  # [n, m]
-    counted = ~batch.failed  # [n, m]
+    values, counted = batch.rewards[:, :, first], ~batch.failed  # [n, m]
+    right = values == right_reward(values, batch.failed, task.grader.ranges[first][1])  # [n, m]
     kept = counted.sum(axis=1) >= 2  # [n]
-    if others or not np.isin(values[counted], (lowest, highest)).all() or not kept.any():
+    if others or len(np.unique(values[counted & ~right])) > 1 or not kept.any():
         return None
-    right, counts = ((values == highest) & counted).sum(axis=1)[kept], counted.sum(axis=1)[kept]
+    counts = counted.sum(axis=1)[kept]
     # Corrected, because few answers scatter much: sample moments would take that for a spread of
     # the questions, and promise fewer questions with a signal.
-    fit = fit_beta(right / counts, counts, "corrected")
-    return fit if fit.a > 0 and fit.b > 0 else None
+    return fit_beta((right & counted).sum(axis=1)[kept] / counts, counts, "corrected")
 
 
 def signal_share(m: int, a: float, b: float) -> float:
@@ -159,8 +158,16 @@ def enough_answers(a: float, b: float) -> int | None:
     return None
 
 
-def report_answers(fit: BetaFit, config: TrainConfig) -> None:
-    """Print how many questions would have a signal with other numbers of answers."""
+def report_answers(fit: BetaFit, questions: int, config: TrainConfig) -> None:
+    """Print how many questions would have a signal with other numbers of answers, by the fit to
+    the sampled `questions`.
+    """
+    if not (fit.a > 0 and fit.b > 0):
+        print(
+            "How many answers are enough is not known: those to one question are too much alike "
+            "here.\nSample more of them, as with --questions 64 --answers 8.\n"
+        )
+        return
     own, table = config.batch.samples_per_question, Table()
     table.add_column("--samples-per-question")
     table.add_column("questions with a signal", justify="right")
@@ -173,8 +180,8 @@ def report_answers(fit: BetaFit, config: TrainConfig) -> None:
     else:
         advice = f"Up to {ANSWERS[-1]} answers, twice as many always win a signal for at least"
     print(
-        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the questions' accuracies. {advice} "
-        f"{LITTLE - 1:.0%} more questions.\n"
+        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the accuracies of these {questions} "
+        f"questions. {advice} {LITTLE - 1:.0%} more questions.\n"
     )
 
 
@@ -183,7 +190,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
     batch, task = sample.batch, sample.task
     names = config.data.reward_names
     counted, signal = ~batch.failed, config.signal_rewards  # [n, m], indices
-    mixed = has_signal(batch.rewards[:, :, signal], batch.failed).mean()
+    with_signal = has_signal(batch.rewards[:, :, signal], batch.failed)  # [n]
     n, m, _ = batch.rewards.shape
     table = Table(title=f"{n} questions, {m} answers each, of {config.data.model}")
     table.add_column("measure")
@@ -199,7 +206,7 @@ def report(sample: Sample, config: TrainConfig) -> None:
         else:
             table.add_row(f"mean reward {name}", f"{values.mean():.3f}")
             table.add_row(f"lowest and highest {name}", f"{values.min():g}, {values.max():g}")
-    table.add_row("questions with a signal (--signal)", f"{mixed:.1%}")
+    table.add_row("questions with a signal (--signal)", f"{with_signal.mean():.1%}")
     table.add_row("cut off at --max-answer-tokens", f"{1 - batch.finished.mean():.1%}")
     table.add_row("without a final answer", f"{unstated_share([batch], task, config):.1%}")
     table.add_row("answers left out, because a reward failed", f"{batch.failed.mean():.1%}")
@@ -222,12 +229,14 @@ def report(sample: Sample, config: TrainConfig) -> None:
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
     if fit := fit_accuracies(batch, task, config):
-        report_answers(fit, config)
+        report_answers(fit, n, config)
+    if config.batch.resample_rounds:  # then the run trains on the questions with a signal
+        batch = replace(batch, trained_groups=np.flatnonzero(with_signal))
     findings = find([batch], task, config)
     for finding in findings:
         print(f"to change: {finding['text']}.")
     if not findings:
-        print(f"nothing to change: {mixed:.0%} of the questions have a signal.")
+        print(f"nothing to change: {with_signal.mean():.0%} of the questions have a signal.")
 
 
 if __name__ == "__main__":

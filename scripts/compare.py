@@ -58,6 +58,8 @@ METHODS = PrimitiveConstructorSpec(
 )
 OF_A_RUN = {"algo", "seed", "output_dir", "resume", "dry_run"}
 """Settings that follow from the method and the seed, or that no comparison can have."""
+OF_ALL = {*OF_A_RUN, "preset"}
+"""Settings that no method can have for itself: all are evaluated with the suite of one preset."""
 
 
 @settings
@@ -109,6 +111,7 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
         name = fixed[0].replace("_", "-")
         raise InputError(f"--{name}: cannot come after `--`; use --algos, --seeds, --output-dir")
     preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
+    common = ["--preset", preset, *flags]
     runs = []
     names: list[str] = []
     for method in dict.fromkeys(args.algos):
@@ -116,10 +119,14 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
         if name in names:  # such as those of p*2 and p**2
             name += f"-{len(names)}"
         names.append(name)
-        own = ["--algo", *_words("--algos", method), *flags]
+        own = ["--algo", *_words("--algos", method)]
+        if fixed := sorted(typed_settings(own[1:]) & OF_ALL):
+            flag = fixed[0].replace("_", "-")
+            raise InputError(f"--algos: {method!r} cannot have --{flag}, which is that of all runs")
         for seed in range(args.seeds):
             folder = args.output_dir / f"{name}-seed{seed}"
-            train = ["--preset", preset, *own, "--seed", str(seed), "--output-dir", str(folder)]
+            # The method's own flags come later than those of all methods, and so count
+            train = [*common, *own, "--seed", str(seed), "--output-dir", str(folder)]
             evaluate = ["--ckpt", str(folder / "last"), "--output-dir", str(folder / "eval")]
             evaluate += ["--suite", SUITE_OF_PRESET.get(preset, "paper")]
             evaluate += _words("--eval-flags", args.eval_flags)

@@ -10,7 +10,16 @@ import pytest
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bnpo.batch import Answer, SampledGroup, Task, all_wrong_energy, has_signal, sample_batch
+from bnpo.batch import (
+    Answer,
+    SampledGroup,
+    Task,
+    all_wrong_energy,
+    are_all_wrong,
+    has_signal,
+    right_reward,
+    sample_batch,
+)
 from bnpo.config import PRESETS, TINY_MODEL, naming_flags, with_settings
 from bnpo.data import Problem
 from bnpo.grading.grader import Grader
@@ -158,30 +167,45 @@ def test_groups_that_are_all_wrong_fill_a_batch_last(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("algo", "decompose", "share"),
+    ("algo", "decompose", "share", "share_of_weight_1"),
     [
-        ("grpo", False, 0.5),
-        ("maxrl", False, 0.24),
-        ("grpo", True, 0.01),
-        ("gdpo", False, 0.01),
-        ("reinforce", False, 0.0),
-        ("rloo", False, 0.0),
-        ("bnpo", False, 0.0),
-        ("opo", False, 0.0),
+        ("grpo", False, 0.53, 0.53),
+        ("maxrl", False, 0.23, 0.55),
+        ("grpo", True, 0.01, 0.37),
+        ("gdpo", False, 0.01, 0.37),
+        ("reinforce", False, 0.005, 0.26),
+        ("rloo", False, 0.005, 0.26),
+        ("opo", False, 0.005, 0.26),
+        ("bnpo", False, 0.005, 0.22),
     ],
 )
 def test_estimators_that_divide_by_a_deviation_learn_from_a_side_reward_of_wrong_answers(
-    algo, decompose, share
+    algo, decompose, share, share_of_weight_1
 ):
-    rng, shares = np.random.default_rng(0), []
-    for _ in range(20):
-        p = np.append(np.zeros(16), rng.uniform(size=16))  # half of the questions are all wrong
-        rewards = np.stack([rng.random((32, 16)) < p[:, None], rng.random((32, 16))], axis=2)
-        method = Method(algo, decompose=decompose, reward_weights=(1.0, 0.1))
-        values = compute_advantages(method, rewards, lengths=np.ones((32, 16))).values
-        failed = np.zeros((32, 16), dtype=bool)
-        shares.append(all_wrong_energy(values, rewards[:, :, 0], failed, 0.0))
-    assert np.mean(shares) == pytest.approx(share, abs=0.1 * share + 0.01)
+    """docs/is-it-working.md has this table."""
+    for weight, expected in ((0.1, share), (1.0, share_of_weight_1)):
+        rng, shares = np.random.default_rng(0), []
+        for _ in range(20):
+            p = np.append(np.zeros(16), rng.uniform(size=16))  # half of the questions are all wrong
+            rewards = np.stack([rng.random((32, 16)) < p[:, None], rng.random((32, 16))], axis=2)
+            method = Method(algo, decompose=decompose, reward_weights=(1.0, weight))
+            values = compute_advantages(method, rewards, lengths=np.ones((32, 16))).values
+            failed = np.zeros((32, 16), dtype=bool)
+            shares.append(all_wrong_energy(values, rewards[:, :, 0], failed, 1.0))
+        assert np.mean(shares) == pytest.approx(expected, abs=0.006)
+
+
+def test_what_is_right_by_a_reward_without_a_highest_value_is_told_from_the_batch():
+    failed = np.array([[False, False], [False, False], [False, True], [False, False]])
+    rewards = np.array([[0.0, 0.0], [0.0, 1.0], [0.0, 9.0], [1.0, 1.0]])
+    assert right_reward(rewards, failed, 2.0) == 2
+    right = right_reward(rewards, failed, np.inf)
+    assert right == 1
+    assert are_all_wrong(rewards, failed, right).tolist() == [True, False, True, False]
+    assert are_all_wrong(rewards, failed, 2.0).tolist() == [True, False, True, True]
+    nothing = right_reward(rewards[:1], failed[:1], np.inf)  # which may be right, or wrong
+    assert np.isnan(nothing)
+    assert np.isnan(all_wrong_energy(np.ones((1, 2)), rewards[:1], failed[:1], nothing))
 
 
 def test_metrics_are_those_of_what_is_trained(tmp_path):

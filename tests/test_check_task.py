@@ -8,7 +8,7 @@ import pytest
 
 from bnpo.batch import Answer, Batch, Task
 from bnpo.config import PRESETS, check_config, parse_train_config
-from check_task import enough_answers, fit_accuracies, signal_share, smaller
+from check_task import enough_answers, fit_accuracies, report_answers, signal_share, smaller
 
 
 @pytest.mark.parametrize(("a", "b", "m"), [(0.5, 2.0, 2), (0.5, 2.0, 16), (8.0, 2.0, 4)])
@@ -19,34 +19,60 @@ def test_the_share_is_that_of_drawn_questions(a, b, m):
     assert signal_share(m, a, b) == pytest.approx(mixed, abs=0.006)
 
 
-@pytest.mark.parametrize(("questions", "spread"), [(16, 0.18), (64, 0.09)])
-def test_the_share_of_a_small_sample_is_right_on_average(questions, spread):
-    """Four answers to each question, whose accuracies are drawn from Beta(0.5, 2)."""
+@pytest.mark.parametrize(
+    ("a", "b", "questions", "error", "spread"),
+    [
+        (0.5, 2.0, 16, 0.03, 0.17),
+        (0.5, 2.0, 64, 0.01, 0.09),
+        (0.5, 20.0, 64, 0.02, 0.09),
+        (0.2, 0.2, 64, 0.02, 0.08),
+        (0.2, 0.2, 16, 0.08, 0.18),  # 0.06 too low on average
+    ],
+)
+def test_the_share_of_a_sample_is_nearly_right_on_average(a, b, questions, error, spread):
+    """Four answers to each question, whose accuracies are drawn from Beta(a, b)."""
     rng, shares = np.random.default_rng(0), []
-    for _ in range(500):
-        right = rng.binomial(4, rng.beta(0.5, 2.0, (questions, 1)), (questions, 1))  # [n, 1]
+    for _ in range(600):
+        right = rng.binomial(4, rng.beta(a, b, (questions, 1)), (questions, 1))  # [n, 1]
         rewards = (np.arange(4) < right).astype(float)[:, :, None]  # [n, m, 1]
         batch = Batch.of([[0]] * questions, [[Answer([0], True, None)] * 4] * questions)
         batch = replace(batch, rewards=rewards)
-        task = Task([], [], None, SimpleNamespace(ranges=[(0.0, 1.0)]), answer_tags=False)
-        fit = fit_accuracies(batch, task, PRESETS["tiny"])
-        shares.append(signal_share(16, fit.a, fit.b))
-    assert np.mean(shares) == pytest.approx(signal_share(16, 0.5, 2.0), abs=0.03)
+        fit = fit_accuracies(batch, task_with_range(0.0, 1.0), PRESETS["tiny"])
+        if fit.a > 0 and fit.b > 0:
+            shares.append(signal_share(16, fit.a, fit.b))
+    assert np.mean(shares) == pytest.approx(signal_share(16, a, b), abs=error)
     assert np.std(shares) == pytest.approx(spread, abs=0.02)
 
 
-def test_no_share_is_told_from_graded_rewards_or_where_nothing_can_be_fitted():
+def task_with_range(lowest: float, highest: float) -> Task:
+    return Task([], [], None, SimpleNamespace(ranges=[(lowest, highest)]), answer_tags=False)
+
+
+def fit_of(rewards, lowest=0.0, highest=1.0):
     batch = Batch.of([[0]] * 4, [[Answer([0], True, None)] * 2] * 4)
-    task = Task([], [], None, SimpleNamespace(ranges=[(0.0, 1.0)]), answer_tags=False)
-    for rewards in (np.zeros((4, 2)), [[0.5, 1.0]] * 4, [[0, 0], [1, 1]] * 2):
-        graded = replace(batch, rewards=np.array(rewards, float)[:, :, None])
-        assert fit_accuracies(graded, task, PRESETS["tiny"]) is None
+    batch = replace(batch, rewards=np.array(rewards, float)[:, :, None])
+    return fit_accuracies(batch, task_with_range(lowest, highest), PRESETS["tiny"])
+
+
+def test_no_share_is_told_from_graded_rewards_or_where_nothing_can_be_fitted(capsys):
+    assert fit_of([[0, 0.5], [0.5, 1], [1, 1], [0, 0]]) is None
+    for rewards in (np.zeros((4, 2)), np.ones((4, 2)), [[0, 0], [1, 1]] * 2):
+        report_answers(fit_of(rewards), 4, PRESETS["tiny"])
+        assert "How many answers are enough is not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(-1.0, 1.0), (-np.inf, np.inf)])
+def test_a_reward_of_0_and_1_is_fitted_whatever_its_range_is(lowest, highest):
+    rewards = [[0, 0], [0, 1], [1, 1], [0, 1]]
+    assert fit_of(rewards, lowest, highest) == fit_of(rewards)
 
 
 def test_fewer_answers_than_pass_at_k_asks_for(tmp_path):
     flags = ("--preset", "smollm2", "--algo", "pass_at_k", "--k", "4")
     config, _ = parse_train_config(flags, has_cuda=False)
-    check_config(smaller(config, questions=4, answers=4, folder=tmp_path / "run"), ranks=1)
+    small = smaller(config, questions=4, answers=4, folder=tmp_path / "run")
+    check_config(small, ranks=1)
+    assert small.method.k == 3
 
 
 def test_the_figures_of_one_distribution():

@@ -15,6 +15,8 @@ from conftest import json_lines, refused
         (("grpo", "bnpo"), ("--seed", "1"), "--seed: cannot come after `--`"),
         (("grpo", "beta"), (), "--algo beta and --beta-parameters go together"),
         (("grpo", "bnpo '"), (), '--algos: "bnpo \'" cannot be read'),
+        (("grpo", "bnpo --seed 7"), (), "--algos: 'bnpo --seed 7' cannot have --seed, which is"),
+        (("grpo", "bnpo --preset tiny"), (), "'bnpo --preset tiny' cannot have --preset"),
     ],
 )
 def test_wrong_methods_and_flags_are_refused_before_anything_starts(algos, flags, message):
@@ -50,6 +52,13 @@ def test_each_method_and_seed_has_a_run_of_its_own(tmp_path):
     assert (last.train.sampling.seed, last.train.update.lr) == (1, 3e-5)
     assert last.train.folder.output_dir == last.run
     assert (last.evaluate.suite, last.evaluate.ckpt) == ("word-problems", f"{last.run}/last")
+
+
+def test_flags_of_a_method_count_more_than_those_of_all(tmp_path):
+    args = Args(("grpo", "grpo --lr 3e-5"), seeds=1, output_dir=tmp_path)
+    runs = runs_of(args, ["--preset", "tiny", "--lr", "1e-5", "--steps", "7"])
+    assert [run.train.update.lr for run in runs] == [1e-5, 3e-5]
+    assert [run.train.batch.steps for run in runs] == [7, 7]
 
 
 def test_methods_whose_names_are_alike_do_not_share_a_folder(tmp_path):

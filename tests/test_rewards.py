@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -135,7 +136,11 @@ def findings(**changes) -> list[dict]:
     step = batch_of(groups, np.array(case["rewards"]), case["failed"], case["failures"])
     task = Task([], [], tokenizer, SimpleNamespace(ranges=case["ranges"]), answer_tags=False)
     settings = {"rewards": case["reward_names"], "reward_weights": case["weights"]}
+    settings |= {name: case[name] for name in METHOD if name in case}
     return find([step], task, with_settings(PRESETS["tiny"], **settings))
+
+
+METHOD = ("algo", "decompose", "resample_rounds")
 
 
 NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
@@ -168,7 +173,8 @@ UNSTATED = r"100% of the answers have no \boxed{}; have the prompt ask for it (-
         ({"reward_names": (USERS,), "rewards": NONE_RIGHT}, ["all_lowest"], "call the function wi"),
         (RECORDED | {"weights": (0.0, 1.0)}, [], ""),
         (PHANTOM, ["phantom_advantages"], "% of the advantages' energy "),
-        (PHANTOM | {"weights": (1.0, 0.2)}, [], ""),
+        (PHANTOM | {"weights": (1.0, 0.1)}, [], ""),
+        (PHANTOM | {"weights": (1.0, 0.1), "algo": "grpo"}, ["phantom_advantages"], "50% of the a"),
         (RECORDED | {"weights": (1.0, 0.0)}, ["all_lowest"], "the reward accuracy is 0"),
     ],
 )
@@ -176,6 +182,35 @@ def test_what_the_first_answers_say(changes, kinds, text):
     found = findings(**changes)
     assert [finding["kind"] for finding in found] == kinds
     assert not found or text in found[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({"algo": "grpo"}, "--reward-weights 1 0.1 --decompose"),
+        ({"algo": "grpo", "weights": (1.0, 0.3)}, "--reward-weights 1 0.1 --decompose"),
+        ({"algo": "bnpo"}, "--reward-weights 1 0.1"),
+        ({"algo": "reinforce"}, "--reward-weights 1 0.1"),
+        ({"algo": "maxrl", "weights": (1.0, 0.1)}, "--reward-weights 1 0.1 --decompose"),
+        ({"algo": "gdpo"}, "--reward-weights 1 0.1"),
+    ],
+)
+@pytest.mark.parametrize("resample_rounds", [0, 4])
+def test_what_a_finding_advises_against_phantom_advantages_helps(settings, flags, resample_rounds):
+    settings = PHANTOM | settings | {"resample_rounds": resample_rounds}
+    [found] = findings(**settings)
+    assert f"take {flags} (" in found["text"]
+    assert ("set --resample-rounds" in found["text"]) == (resample_rounds == 0)
+    advised = {"weights": (1.0, 0.1), "decompose": "--decompose" in flags}
+    assert findings(**settings | advised) == []
+
+
+def test_phantom_advantages_are_found_with_a_reward_of_ones_own():
+    """Its range has no end, or it never has the lowest value."""
+    for ranges in ([(-np.inf, np.inf)] * 2, [(-1.0, 1.0)] * 2):
+        settings = {"algo": "grpo", "ranges": ranges, "weights": (1.0, 0.1)}
+        [found] = findings(**PHANTOM | settings)
+        assert found["kind"] == "phantom_advantages"
 
 
 def problems(*references: str) -> list[Problem]:
@@ -232,8 +267,8 @@ LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
         ("import time; time.sleep(60)", "timeout"),
         (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
         (LIST, "it returned list, not a number"),
-        ("def reward(completions, answer): return 1.0", "float, not a list of 1 numbers; it must"),
-        ("def reward(completions, answer): return []", "returned 0 rewards for 1 completions; it"),
+        ("def reward(completions, answer): return 1.0", "float, not a list of 3 numbers; it must"),
+        ("def reward(completions, answer): return []", "returned 0 rewards for 3 completions; it"),
         ("def reward(text, reference, level): return 1.0", "asks for the column 'level', and only"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
     ],
@@ -253,7 +288,7 @@ def asks(text, reference, level, *, unit="none", **others):
     return level == 3 and unit == "cm" and sorted(others) == ["answer", "id", "problem"]
 
 def shortest(completions, answer, level, unit=None):
-    assert (answer, level, unit) == (["7"] * 3, [3] * 3, ["cm"] * 3) or len(answer) == 1
+    assert (answer, level, unit) == (["7"] * 3, [3] * 3, ["cm"] * 3)
     longest = max(map(len, completions))
     return [len(text) < longest for text in completions]
 
@@ -287,6 +322,42 @@ def test_a_column_that_a_data_set_lacks_is_refused_with_its_line(kind, tmp_path)
     source, line = ("arithmetic", "arithmetic") if kind == "built in" else (str(data), f"{data}:2")
     with refused(f"^{line}: has no field 'level', which the reward {mine}:asks asks for; there"):
         load_sources([source], Columns(), forms_of(["accuracy", f"{mine}:asks"]))
+
+
+def test_a_function_of_all_answers_may_compare_them(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import numpy as np\n\n\ndef z(completions, references):\n"
+        "    lengths = np.array([len(text) for text in completions])\n"
+        "    return (lengths - lengths.mean()) / lengths.std()\n"
+    )
+    grader = Grader((f"{file}:z",), workers=1, users_range=(-np.inf, np.inf))
+    assert grader(["a", "bbb"], ["", ""]).rewards.tolist() == [[-1], [1]]
+    grader.close()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "refused_name"),
+    [
+        ("text, level", "level"),
+        ("completions, solution, **others", "solution"),
+        ("completions, result", None),  # the reference
+        ("text, reference", None),  # although the data set has such a field
+        ("text, gold, level", None),
+    ],
+)
+def test_a_second_parameter_named_after_another_column_is_refused(
+    parameters, refused_name, tmp_path
+):
+    mine, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    mine.write_text(f"def mine({parameters}): return 1.0")
+    row = {"problem": "1+1=?", "result": "2", "level": 3, "solution": "1+1=2", "reference": "Euler"}
+    data.write_text(json.dumps(row) + "\n")
+    forms = forms_of([f"{mine}:mine"])
+    columns = Columns(answer_field="result")
+    problem = f"^{data}:1: has a field '{refused_name}', but the second parameter of {mine}:mine"
+    with refused(problem) if refused_name else nullcontext():
+        load_sources([str(data)], columns, forms)
 
 
 def test_a_batch_that_fails_leaves_out_all_its_answers(tmp_path):

@@ -171,9 +171,9 @@ def sample_batch(
         signals = has_signal(rewards[:, :, config.signal_rewards], failed)  # [q]
         if signals.sum() >= n:
             break
-    first_signal = config.signal_rewards[0]
-    lowest, _ = task.grader.ranges[first_signal]
-    all_wrong = are_all_wrong(rewards[:, :, first_signal], failed, lowest)  # [q]
+    first = config.signal_rewards[0]
+    right = right_reward(rewards[:, :, first], failed, task.grader.ranges[first][1])
+    all_wrong = are_all_wrong(rewards[:, :, first], failed, right)  # [q]
     # Those with a signal first, and all wrong ones last: they may have advantages of side rewards
     by_use = np.lexsort((all_wrong, ~signals))
     greedy = [group.greedy.grades.rewards for group in groups if group.greedy]  # [q][1, K]
@@ -265,31 +265,50 @@ def has_signal(
     )
 
 
+def right_reward(
+    rewards: np.ndarray,  # [q, m], the reward that decides what is right
+    failed: np.ndarray,  # [q, m]
+    highest: float,  # value of that reward, which may be infinite
+) -> float:
+    """Return the reward of a right answer: `highest` or, if the reward has no highest value, the
+    largest one of the batch. nan if that is also the smallest one, so that nothing tells right from
+    wrong.
+    """
+    if np.isfinite(highest):
+        return highest
+    seen = np.unique(rewards[~failed])
+    return float(seen[-1]) if len(seen) > 1 else np.nan
+
+
 def are_all_wrong(
     rewards: np.ndarray,  # [q, m], the reward that decides what is right
     failed: np.ndarray,  # [q, m]
-    lowest: float,  # value of that reward
+    right: float,  # value of that reward
 ) -> np.ndarray:
-    """Return whether all answers to each question have the lowest reward or have failed, [q]."""
-    return ((rewards == lowest) | failed).all(axis=1)
+    """Return whether the answers to each question are all wrong, and none is better than another,
+    [q]. Answers that have failed do not count.
+    """
+    all_below = ((rewards < right) | failed).all(axis=1)  # [q]
+    return all_below & ~has_signal(rewards[:, :, None], failed)
 
 
 def all_wrong_energy(
     advantages: np.ndarray,  # [q, m]
     rewards: np.ndarray,  # [q, m], the reward that decides what is right
     failed: np.ndarray,  # [q, m]
-    lowest: float,  # value of that reward
+    right: float,  # value of that reward
 ) -> float:
-    """Return the share of the sum of squared advantages that lies in groups without a right answer:
-    all have the lowest reward. nan if all advantages are 0.
+    """Return the share of the sum of squared advantages that lies in groups without a right answer,
+    which only other rewards tell apart. nan if all advantages are 0, or `right` is nan.
 
     A side reward (length, format) differs between wrong answers, too. An estimator that divides by
     the deviation of a group, as GRPO does, gives such a group the size of any other.
     """
     group_energy = (advantages**2).sum(axis=1)  # [q]
-    all_wrong = are_all_wrong(rewards, failed, lowest)  # [q]
     total = group_energy.sum()
-    return float(group_energy[all_wrong].sum() / total) if total else np.nan
+    if not total or np.isnan(right):
+        return np.nan
+    return float(group_energy[are_all_wrong(rewards, failed, right)].sum() / total)
 
 
 def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np.ndarray, int]:

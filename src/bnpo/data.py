@@ -241,6 +241,7 @@ def _rows(table: "pyarrow.Table", columns: Columns, forms: Forms) -> list[dict]:
     for form in forms.values():
         needed.update(form.needed)
         wanted.update(form.columns(dict.fromkeys(names)))  # asks for names, not for values
+        wanted.update(form.parameters[1:])  # for `_fields`
     if not needed <= names:
         return table[:1].to_pylist()  # `_problem` names the missing one
     selected = needed | (wanted & names)
@@ -258,10 +259,19 @@ def _shortest_decimals(table: "pyarrow.Table") -> "pyarrow.Table":
     return table
 
 
-def _fields(source_line: str, row: dict, forms: Forms) -> dict[str, object]:
-    """Return the columns of a row that rewards ask for. Raises InputError if one is missing."""
+def _fields(source_line: str, row: dict, reference: str, forms: Forms) -> dict[str, object]:
+    """Return the columns of a row that rewards ask for, where the answer is in `reference`. Raises
+    InputError if one is missing, or if a reward would take the reference for another column.
+    """
     fields: dict[str, object] = {}
     for reward, form in forms.items():
+        for name in form.parameters[1:]:
+            if name in row and name not in (reference, "reference", "references"):
+                raise InputError(
+                    f"{source_line}: has a field '{name}', but the second parameter of {reward}, "
+                    f"which has this name, gets the reference, from the field '{reference}'; call "
+                    f"it `reference`, and add '{name}' behind it if the function needs both"
+                )
         if missing := [name for name in form.needed if name not in row]:
             raise InputError(
                 f"{source_line}: has no field '{missing[0]}', which the reward {reward} asks for; "
@@ -277,7 +287,8 @@ def _problem(source_line: str, row: dict, columns: Columns, forms: Forms) -> Pro
     answer = _answer(source_line, _field(source_line, row, "answer", columns), columns)
     number = source_line.rpartition(":")[2]
     name = number if row.get("id") is None else str(row["id"])
-    problem = Problem(name, question, answer, _fields(source_line, row, forms))
+    reference = columns.answer_field.partition(".")[0]
+    problem = Problem(name, question, answer, _fields(source_line, row, reference, forms))
     try:
         "".join((problem.id, problem.text, problem.answer)).encode()
     except UnicodeEncodeError as error:

@@ -12,6 +12,7 @@ import numpy as np
 
 # `scipy.special` is loaded on first use, so that flags are checked without waiting for it
 import scipy
+from numpy.typing import ArrayLike
 
 MAX_CONCENTRATION = 100.0
 """Largest a + b of a fit. With rewards of 0 and 1 it acts only where the accuracies of a batch
@@ -36,13 +37,15 @@ class BetaFit(NamedTuple):
 
 def beta_of_moments(mean: float, variance: float) -> BetaFit:
     """Return the Beta(a, b) with this mean and variance (Eqs. 13 and 14), which may be any
-    moments of accuracies.
+    moments of accuracies. Raises ValueError for a mean outside [0, 1] or a negative variance.
 
     By hand: E = 1/2 and V = 1/8 give a + b = E(1-E)/V - 1 = 1, so a = b = 1/2.
 
     >>> beta_of_moments(0.5, 0.125)[2:4]
     (0.5, 0.5)
     """
+    if not (0 <= mean <= 1 and variance >= 0):
+        raise ValueError(f"mean {mean:g} must be from 0 to 1, and variance {variance:g} at least 0")
     largest = mean * (1 - mean)  # variance on [0, 1] with this mean: that of rewards of 0 and 1
     concentration, edge = 0.0, ""  # a + b
     if largest <= 0:
@@ -57,14 +60,15 @@ def beta_of_moments(mean: float, variance: float) -> BetaFit:
     return BetaFit(mean, variance, a, b, 1 + a / 3, 1 + b / 3, edge)
 
 
-def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "sample") -> BetaFit:
+def fit_beta(accuracies: ArrayLike, answers: ArrayLike, moments: str = "sample") -> BetaFit:
     """Return the Beta(a, b) that has the mean and variance of `accuracies` [n].
 
     Each accuracy is a mean over `answers` = m answers, one number or [n]. The variance has divisor
     n - 1, and is 0 for n = 1. `moments="sample"` takes it as it is, like the paper. It includes the
     sampling noise of m answers, of which `moments="corrected"` subtracts mean(p (1 - p) / (m - 1)).
     This estimate is unbiased for rewards of 0 and 1. For graded rewards, which vary less, it is the
-    most that the noise can be. Raises ValueError for no accuracies, and for nan among them.
+    most that the noise can be. Raises ValueError for no accuracies, for values outside [0, 1], and
+    for fewer than one answer.
 
     Accuracies 1/4 and 3/4 have E = 1/2 and V = 1/8:
 
@@ -73,11 +77,14 @@ def fit_beta(accuracies: np.ndarray, answers: int | np.ndarray, moments: str = "
     (0.5, 0.5, 1.1667, 1.1667)
     """
     accuracies, answers = np.ravel(accuracies), np.ravel(answers)  # [n], [n] or [1]
-    if not len(accuracies) or not np.isfinite(accuracies).all():
-        raise ValueError("accuracies must be finite numbers, at least one")
+    outside = 1e-9  # that rounding explains, as in the mean of weighted rewards
+    if not len(accuracies) or not (np.abs(accuracies - 0.5) <= 0.5 + outside).all():
+        raise ValueError("accuracies must be numbers from 0 to 1, at least one")
+    if answers.min() < 1:
+        raise ValueError("answers must be at least 1")
     if moments not in ("sample", "corrected"):
         raise ValueError(f"moments is {moments!r}, must be 'sample' or 'corrected'")
-    mean = float(accuracies.mean())
+    mean = float(accuracies.mean().clip(0, 1))
     variance = float(accuracies.var(ddof=1)) if len(accuracies) > 1 else 0.0
     most = int(answers.max())  # m
     if moments == "corrected" and most > 1:  # one answer has noise that nobody can estimate

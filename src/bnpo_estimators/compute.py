@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from bnpo_estimators.beta import BetaFit
 from bnpo_estimators.estimators import Method, RewardBatch
-from bnpo_estimators.registry import ESTIMATORS, Estimator, SettingError
+from bnpo_estimators.registry import ESTIMATORS, SettingError
 
 # Advantages up to this size are rounding errors, as where all rewards are 0.1: they are not
 # rescaled
@@ -108,14 +108,14 @@ def compute_advantages(
 
     values, fits = np.zeros((n, m)), list[BetaFit]()
     if kept.any():
-        values[kept], fits = _combine(method, estimator, rewards[kept], greedy, tokens)
+        values[kept], fits = _combine(method, rewards[kept], greedy, tokens, has_range)
     counted = known & kept[:, None]  # [n, m]
     values[~counted] = 0
     largest = np.abs(values).max()
     if method.rescale_advantages and largest > ROUNDING:
         values = values / largest  # first, so that no square overflows
         values = values / np.sqrt((values**2).sum() / counted.sum())
-    return Advantages(values, fits if has_range else [])
+    return Advantages(values, fits)
 
 
 def _checked_lengths(algo: str, lengths: ArrayLike | None, known: np.ndarray) -> np.ndarray:
@@ -132,10 +132,10 @@ def _checked_lengths(algo: str, lengths: ArrayLike | None, known: np.ndarray) ->
 
 def _combine(
     method: Method,
-    estimator: Estimator,
-    rewards: np.ndarray,  # [n, m, K] in [0, 1], nan for failed answers
+    rewards: np.ndarray,  # [n, m, K] in [0, 1] if they have a range, nan for failed answers
     greedy: np.ndarray | None,  # [n, 1, K]
     lengths: np.ndarray | None,  # [n, m]
+    has_range: bool,
 ) -> Advantages:
     """Combine the rewards of an answer to one, and call the estimator: with `method.decompose`
     for each reward, and average the advantages (Eq. 17).
@@ -143,32 +143,33 @@ def _combine(
     k = rewards.shape[2]
     reward_weights = method.weights_of_rewards(k)  # [K]
 
-    def estimate(columns: list[int], weights: np.ndarray) -> tuple[np.ndarray, BetaFit]:
+    def estimate(columns: list[int], weights: np.ndarray) -> Advantages:
         its_greedy = None if greedy is None else greedy[:, :, columns]
-        return _estimate(method, estimator, rewards[:, :, columns], weights, its_greedy, lengths)
+        return _estimate(method, rewards[:, :, columns], weights, its_greedy, lengths, has_range)
 
     if not method.decompose:
-        values, fit = estimate(list(range(k)), reward_weights)
-        return Advantages(values + 0.0, [fit])  # -0.0 becomes 0.0
+        values, fits = estimate(list(range(k)), reward_weights)
+        return Advantages(values + 0.0, fits)  # -0.0 becomes 0.0
     weighted, fits = [], []  # weighted: K x [n, m]
     for i, reward_weight in enumerate(reward_weights):
-        values, fit = estimate([i], np.ones(1))
+        values, fits_of_reward = estimate([i], np.ones(1))
         weighted.append(reward_weight * values)
-        fits.append(fit)
+        fits += fits_of_reward
     return Advantages(np.sum(weighted, axis=0) / sum(reward_weights), fits)
 
 
 def _estimate(
     method: Method,
-    estimator: Estimator,
     rewards: np.ndarray,  # [n, m, K], as for `_combine`, or one of them
     weights: np.ndarray,  # [K]
     greedy: np.ndarray | None,  # [n, 1, K]
     lengths: np.ndarray | None,  # [n, m]
-) -> tuple[np.ndarray, BetaFit]:
-    """Return the estimator's advantages [n, m] of the weighted rewards, and the fit to their
-    means.
+    has_range: bool,
+) -> Advantages:
+    """Return the estimator's advantages [n, m] of the weighted rewards, and the fit to their means
+    if they have a range.
     """
+    estimator = method.estimator
     divisor = weights.sum() if estimator.unit_interval else 1.0
     combined = (rewards * weights).sum(axis=2) / divisor  # [n, m]
     # Where the rewards of a group are nearly equal, all get the lowest one
@@ -178,13 +179,13 @@ def _estimate(
     # The fit is of means, which lie in [0, 1]. It comes before the estimator, since a user's may
     # change the rewards in place.
     means = combined if estimator.unit_interval else combined / weights.sum()
-    fit = RewardBatch(means, method, weights).fit
+    fits = [RewardBatch(means, method, weights).fit] if has_range else []
     batch = RewardBatch(combined, method, weights, lengths=lengths)
     if greedy is not None:
         batch.greedy_rewards = ((greedy * weights).sum(axis=2) / divisor)[:, 0]  # [n]
     if "separate_rewards" in estimator.needs:
         batch.separate_rewards = rewards
-    return estimator.function(batch), fit
+    return Advantages(estimator.function(batch), fits)
 
 
 def try_users_estimator(method: Method, m: int, k: int) -> None:

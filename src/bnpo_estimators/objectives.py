@@ -6,6 +6,7 @@ derives the formulas.
 
 import numpy as np
 import scipy  # `scipy.stats` is loaded on first use
+from numpy.typing import ArrayLike
 
 from bnpo_estimators.estimators import Method, RewardBatch
 from bnpo_estimators.registry import SettingError
@@ -25,13 +26,17 @@ def gains(right: np.ndarray) -> np.ndarray:
     return values
 
 
-def method_gains(method: Method, answers: int, questions: int = 32) -> np.ndarray:
-    """Return the gains [m] of any method that sees one question at a time, from its advantages
-    themselves, with m = `answers` per question and `questions` per batch.
+def method_gains(method: Method | str, answers: int, questions: int = 32) -> np.ndarray:
+    """Return the gains [m] of any method (or its `algo`) that sees one question at a time, from its
+    advantages themselves, with m = `answers` per question and `questions` per batch.
 
     Raises SettingError for other methods: they need more than the rewards, or depend on the other
-    questions. For BNPO, take `beta` with the parameters of a fit.
+    questions. For BNPO, take `beta` with the parameters of a fit. Raises ValueError for fewer than
+    1 question or answer.
     """
+    method = Method(method) if isinstance(method, str) else method
+    if min(questions, answers) < 1:
+        raise ValueError("`questions` and `answers` must be at least 1")
     method.check(questions, answers, 1)
     estimator = method.estimator
     problem = f"`algo`: {method.algo} has no objective of its own"
@@ -44,35 +49,43 @@ def method_gains(method: Method, answers: int, questions: int = 32) -> np.ndarra
     for k in range(answers + 1):
         alike = np.tile(rewards[k], (questions, 1))  # [n, m]
         advantages[k] = estimator.function(RewardBatch(alike, method))[0]
-        # The same first question, and others behind it that have k + 1, k + 2, ... right answers
-        mixed = rewards[(k + np.arange(questions)) % (answers + 1)]  # [n, m]
-        among_others = estimator.function(RewardBatch(mixed, method))[0]
-        if not np.allclose(advantages[k], among_others):
-            raise SettingError(f"{problem}: it depends on the other questions of the batch")
+        # The same first question, and others behind it with more right answers, or with fewer
+        for step in (1, -1):
+            mixed = rewards[(k + step * np.arange(questions)) % (answers + 1)]  # [n, m]
+            among_others = estimator.function(RewardBatch(mixed, method))[0]
+            if not np.allclose(advantages[k], among_others):
+                raise SettingError(f"{problem}: it depends on the other questions of the batch")
     # u(b) is the advantage of a right answer less that of a wrong one, if b of the m - 1 others are
     # right: of the first answer in row b + 1, and of the last one in row b
     return advantages[1:, 0] - advantages[:-1, -1]
 
 
-def exact_weight(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return w_m(p) [points], the expected gradient of a question over the gradient of p: E[u(B)],
-    B ~ Bin(m - 1, p).
+def exact_weight(p: ArrayLike, gain: np.ndarray) -> np.ndarray:
+    """Return w_m(p), of the shape of `p`: the expected gradient of a question over the gradient of
+    p, E[u(B)] with B ~ Bin(m - 1, p). Raises ValueError for p outside [0, 1].
 
-    >>> exact_weight(np.array([0.1, 0.9]), gains(np.array([4.0])))  # with m = 2 half the weight
+    >>> exact_weight([0.1, 0.9], gains(np.array([4.0])))  # with m = 2 half the weight
     array([2., 2.])
     """
-    m = len(gain)
-    return scipy.stats.binom.pmf(np.arange(m), m - 1, p[:, None]) @ gain
+    m, p = len(gain), _accuracies(p)
+    return scipy.stats.binom.pmf(np.arange(m), m - 1, p[..., None]) @ gain
 
 
-def exact_objective(p: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Return J_m(p) [points], the integral of w_m from 0 to p: the sum over b of u(b) P(B > b) /
-    m, B ~ Bin(m, p).
+def exact_objective(p: ArrayLike, gain: np.ndarray) -> np.ndarray:
+    """Return J_m(p), of the shape of `p`: the integral of w_m from 0 to p, which is the sum over b
+    of u(b) P(B > b) / m with B ~ Bin(m, p). Raises ValueError for p outside [0, 1].
 
     Pass@2 at p = 1/2 is 3/4:
 
-    >>> exact_objective(np.array([0.5]), method_gains(Method("pass_at_k", k=2), answers=8))
+    >>> exact_objective([0.5], method_gains(Method("pass_at_k", k=2), answers=8))
     array([0.75])
     """
-    m = len(gain)
-    return scipy.stats.binom.sf(np.arange(m), m, p[:, None]) @ gain / m
+    m, p = len(gain), _accuracies(p)
+    return scipy.stats.binom.sf(np.arange(m), m, p[..., None]) @ gain / m
+
+
+def _accuracies(p: ArrayLike) -> np.ndarray:
+    values = np.asarray(p, dtype=float)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError("accuracies p must be numbers from 0 to 1")
+    return values

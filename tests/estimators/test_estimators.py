@@ -354,10 +354,10 @@ def test_weights_of_published_methods():
             np.testing.assert_allclose(values, expected, rtol=1e-5, err_msg=name)
 
 
-@given(a=st.floats(0.05, 20), b=st.floats(0.05, 20))
+@given(a=st.floats(0.5, 20), b=st.floats(0.5, 20))
 def test_fit_recovers_the_parameters_from_their_moments(a, b):
     """Two points at mean -+ sd/sqrt(2) have, with divisor n - 1, exactly the mean and variance
-    of Beta(a, b).
+    of Beta(a, b). They lie in [0, 1] if a and b are at least 1/2.
     """
     mean, variance = stats.beta.stats(a, b, moments="mv")
     spread = np.sqrt(variance / 2)

@@ -11,8 +11,10 @@ from bnpo_estimators import (
     Method,
     SettingError,
     advantages,
+    beta_of_moments,
     exact_objective,
     exact_weight,
+    fit_beta,
     gains,
     inverse_density,
     method_gains,
@@ -87,9 +89,34 @@ def test_other_forms_of_the_weight_and_its_integral(m):
 
 
 @pytest.mark.parametrize("algo", ["bnpo", "eb", "shrinkage", "curverl", "gdpo", "opo", "remax"])
-def test_methods_without_an_objective_of_their_own_are_refused(algo):
+@pytest.mark.parametrize("questions", [2, 3, 32])
+def test_methods_without_an_objective_of_their_own_are_refused(algo, questions):
     with pytest.raises(SettingError, match=f"`algo`: {algo} has no objective of its own: it "):
-        method_gains(Method(algo), 8)
+        method_gains(algo, 8, questions)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: exact_objective(1.5, np.ones(4)), "accuracies p must be numbers from 0 to 1"),
+        (lambda: exact_weight([np.nan], np.ones(4)), "accuracies p must be numbers from 0 to 1"),
+        (lambda: method_gains("grpo", 0), "`questions` and `answers` must be at least 1"),
+        (lambda: fit_beta([20.0, 70.0], 4), "accuracies must be numbers from 0 to 1"),
+        (lambda: fit_beta([0.2, 0.7], 0), "answers must be at least 1"),
+        (lambda: beta_of_moments(0.5, -1.0), "mean 0.5 must be from 0 to 1, and variance -1 at"),
+    ],
+)
+def test_wrong_numbers_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_accuracies_may_be_numbers_and_lists():
+    gain = method_gains("grpo", 16)
+    assert exact_objective(0.5, gain) == exact_objective([0.5], gain)[0]
+    assert exact_weight([[0.5, 0.6]], gain).shape == (1, 2)
+    assert fit_beta([0.25, 0.75], 4) == fit_beta(np.array([0.25, 0.75]), 4)
+    assert fit_beta([1 / 3, 1 + 1e-15], 4).mean <= 1
 
 
 def test_typed_weights_and_names_that_beta_covers():

@@ -93,21 +93,28 @@ class Grader:
     def _try_users_rewards(
         self, time_limit: float, example: str, fields: Mapping[str, object]
     ) -> None:
-        right = f"The answer is \\boxed{{{example}}}."
+        texts = [f"The answer is \\boxed{{{example}}}.", *TRIAL_TEXTS]
         for reward in self._files:
+            is_batch = self._forms[reward].is_batch
+            # A function of all answers at once may compare them
+            calls = [texts] if is_batch else [[text] for text in texts]
             values = []  # each with its text
-            for text in (right, *TRIAL_TEXTS):
-                [[outcome]] = self.submit([text], [example], functions=[reward], fields=fields)
-                value = outcome.result()
-                if not isinstance(value, Failure):
-                    self._check_trial(reward, value, text)
-                    values.append(f"{value:g} for '{text}'")
+            for call in calls:
+                references = [example] * len(call)
+                [outcomes] = self.submit(call, references, functions=[reward], fields=fields)
+                results = [outcome.result() for outcome in outcomes]
+                if not isinstance(results[0], Failure):  # which would be that of the whole call
+                    for text, value in zip(call, results, strict=True):
+                        self._check_trial(reward, value, text)
+                        values.append(f"{value:g} for '{text}'")
                     continue
-                problem = f"{reward}: a trial call failed: {value.kind}: {value.message}"
-                if text == right and value.kind in ("ImportError", "TypeError", "timeout", "death"):
+                failure = results[0]
+                problem = f"{reward}: a trial call failed: {failure.kind}: {failure.message}"
+                decisive = ("ImportError", "TypeError", "timeout", "death")
+                if call[0] == texts[0] and failure.kind in decisive:
                     self.close()
                     needed = "function(text: str, reference: str) -> float"
-                    if self._forms[reward].is_batch:
+                    if is_batch:
                         needed = "function(completions: list, references: list) -> list"
                     within = f"in a file imported within {time_limit:g} s"
                     raise InputError(f"{problem}; it must be {needed}, {within}")

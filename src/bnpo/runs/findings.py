@@ -5,14 +5,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
-from bnpo.batch import Batch, Task, all_wrong_energy, has_signal
+from bnpo.batch import Batch, Task, all_wrong_energy, has_signal, right_reward
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
-from bnpo_estimators import compute_advantages
+from bnpo_estimators import Method, SettingError, compute_advantages
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
 MAX_DECODED = 256  # answers that are decoded to look for a final answer in them
@@ -22,6 +24,7 @@ MAX_UNSTATED_SHARE = 0.5  # of answers without a final answer
 MAX_FAILED_SHARE = 0.1  # of answers whose built-in rewards could not be computed
 MIN_MIXED_SHARE = 0.1  # of questions with a signal (--signal)
 MAX_ALL_WRONG_ENERGY = 0.2  # share of the squared advantages in groups without a right answer
+SIDE_WEIGHT = 0.1  # of the other rewards, if they have too much of the advantages
 # What to do if a reward has its lowest value for all answers
 NONE_RIGHT = (
     "no answer is right; read some of them beside their references. If a reference holds more "
@@ -77,18 +80,49 @@ def find(batches: Sequence[Batch], task: Task, config: TrainConfig) -> list[dict
 
 def _phantom(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     """Return how much of the advantages comes from side rewards of groups without a right answer,
-    if it is much, or ''.
+    if it is much, and what makes it little in these batches; else ''.
     """
     first = config.signal_rewards[0]
-    ranges = task.grader.ranges
-    weights = config.method.weights_of_rewards(len(ranges))
-    lowest, highest = ranges[first]
-    if not np.delete(weights, first).any() or not np.isfinite(highest - lowest):
+    weights = config.method.weights_of_rewards(len(task.grader.ranges))
+    if not weights[first] or not np.delete(weights, first).any():
         return ""
-    advantages, rewards, failed = [], [], []  # of the groups that are trained on, by batch
+    share = _all_wrong_share(batches, task, config, config.method)
+    if not share >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
+        return ""
+    cures = [] if config.batch.resample_rounds else ["set --resample-rounds"]
+    small = np.where(weights > 0, SIDE_WEIGHT, 0.0)
+    small[first] = 1.0
+    method = replace(config.method, reward_weights=tuple(small.tolist()))
+    flags = f"--reward-weights {' '.join(f'{weight:g}' for weight in small)}"
+    others = {
+        flags: method,
+        f"{flags} --decompose": replace(method, decompose=True),
+        # which does not divide by the deviation of a group
+        f"{flags} --algo reinforce": Method("reinforce", reward_weights=method.reward_weights),
+    }
+    for its_flags, other in others.items():
+        # gdpo does not go with --decompose, nor does each estimator of a user
+        with suppress(SettingError):
+            left = _all_wrong_share(batches, task, config, other)
+            if left < MAX_ALL_WRONG_ENERGY:
+                cures.append(f"take {its_flags} ({left:.0%} with these answers)")
+                break
+    return (
+        f"{share:.0%} of the advantages' energy (the sum of their squares) lies in groups without "
+        "a right answer, which only the other rewards tell apart; "
+        f"{', or '.join(cures) or 'take easier problems'}"
+    )
+
+
+def _all_wrong_share(
+    batches: Sequence[Batch], task: Task, config: TrainConfig, method: Method
+) -> float:
+    """Return `all_wrong_energy` of the groups that are trained on, with advantages by `method`."""
+    first, ranges = config.signal_rewards[0], task.grader.ranges
+    advantages, rewards, failed = [], [], []  # by batch
     for batch in batches:
         values = compute_advantages(
-            config.method,
+            method,
             batch.rewards,
             ranges=ranges,
             greedy_rewards=batch.greedy_rewards,
@@ -96,18 +130,15 @@ def _phantom(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
             failed=batch.failed,
         ).values
         advantages.append(values[batch.trained_groups])
-        rewards.append(batch.rewards[batch.trained_groups, :, first])
-        failed.append(batch.failed[batch.trained_groups])
-    energy = all_wrong_energy(
-        np.concatenate(advantages), np.concatenate(rewards), np.concatenate(failed), lowest
-    )
-    if not energy >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
-        return ""
-    return (
-        f"{energy:.0%} of the advantages' energy (the sum of their squares) lies in groups without "
-        "a right answer, which only the other rewards tell apart; set --resample-rounds, take an "
-        "--algo that does not divide by the deviation of a group, such as bnpo or reinforce, or "
-        "give the other rewards small --reward-weights with --decompose"
+        rewards.append(batch.rewards[:, :, first])
+        failed.append(batch.failed)
+    right = right_reward(np.concatenate(rewards), np.concatenate(failed), ranges[first][1])
+    trained = [batch.trained_groups for batch in batches]
+    return all_wrong_energy(
+        np.concatenate(advantages),
+        np.concatenate([x[groups] for x, groups in zip(rewards, trained, strict=True)]),
+        np.concatenate([x[groups] for x, groups in zip(failed, trained, strict=True)]),
+        right,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from bnpo.batch import Batch, Group, Task, all_wrong_energy, has_signal
+from bnpo.batch import Batch, Group, Task, all_wrong_energy, has_signal, right_reward
 from bnpo.config import TrainConfig
 from bnpo.grading.rewards import reward_name
 from bnpo.policy.learner import Update
@@ -107,8 +107,8 @@ def _signal_metrics(
     config: TrainConfig,
     ranges: Sequence[tuple[float, float]],
 ) -> dict[str, float]:
-    """Return the shares of questions without a signal and, if the reward that decides what is right
-    has a finite range, what right and wrong answers have in common.
+    """Return the shares of questions without a signal, the lengths of right and of wrong answers
+    and, with several rewards, how much of the advantages lies in groups without a right answer.
     """
     rewards, failed = batch.rewards, batch.failed  # [q, m, K], [q, m]
     metrics = {"groups/all_equal": _equal_share(batch, config.signal_rewards)}
@@ -116,16 +116,15 @@ def _signal_metrics(
     for k, name in enumerate(config.data.reward_names if several else ()):
         metrics[f"groups/all_equal/{name}"] = _equal_share(batch, [k])
     first = config.signal_rewards[0]
-    values, (lowest, highest) = rewards[:, :, first], ranges[first]  # [q, m]
-    if np.isfinite(highest - lowest):
-        for name, value in (("right", highest), ("wrong", lowest)):
-            lengths_of_kind = batch.lengths[(values == value) & ~failed]
-            metrics[f"answers/mean_tokens/{name}"] = _mean(lengths_of_kind)
-        if several:
-            trained = batch.trained_groups
-            metrics["advantage/energy_all_wrong"] = all_wrong_energy(
-                advantages[trained], values[trained], failed[trained], lowest
-            )
+    values = rewards[:, :, first]  # [q, m]
+    right = right_reward(values, failed, ranges[first][1])
+    metrics["answers/mean_tokens/right"] = _mean(batch.lengths[(values == right) & ~failed])
+    metrics["answers/mean_tokens/wrong"] = _mean(batch.lengths[(values < right) & ~failed])
+    if several:
+        trained = batch.trained_groups
+        metrics["advantage/energy_all_wrong"] = all_wrong_energy(
+            advantages[trained], values[trained], failed[trained], right
+        )
     return metrics
 
 
