@@ -119,14 +119,15 @@ def sample_answers(config: TrainConfig) -> Sample:
 
 def fit_accuracies(batch: Batch, task: Task, config: TrainConfig) -> BetaFit | None:
     """Return the Beta distribution of the questions' accuracies in the reward of --signal, whose a
-    and b are 0 if none fits. None if that reward is not just right or wrong.
+    or b is 0 if none fits. None if that reward is not just right or wrong.
     """
     first, *others = config.signal_rewards
     values, counted = batch.rewards[:, :, first], ~batch.failed  # [n, m]
-    right = values == right_reward(values, batch.failed, task.grader.ranges[first][1])  # [n, m]
-    kept = counted.sum(axis=1) >= 2  # [n]
-    if others or len(np.unique(values[counted & ~right])) > 1 or not kept.any():
+    kept, seen = counted.sum(axis=1) >= 2, np.unique(values[counted])  # [n], [values]
+    is_graded = len(seen) > 2 or (len(seen) == 1 and seen[0] not in task.grader.ranges[first])
+    if others or is_graded or not kept.any():
         return None
+    right = values == right_reward(values, batch.failed, task.grader.ranges[first][1])  # [n, m]
     counts = counted.sum(axis=1)[kept]
     # Corrected, because few answers scatter much: sample moments would take that for a spread of
     # the questions, and promise fewer questions with a signal.
@@ -158,14 +159,13 @@ def enough_answers(a: float, b: float) -> int | None:
     return None
 
 
-def report_answers(fit: BetaFit, questions: int, config: TrainConfig) -> None:
-    """Print how many questions would have a signal with other numbers of answers, by the fit to
-    the sampled `questions`.
-    """
+def report_answers(fit: BetaFit, config: TrainConfig) -> None:
+    """Print how many questions would have a signal with other numbers of answers."""
     if not (fit.a > 0 and fit.b > 0):
         print(
-            "How many answers are enough is not known: those to one question are too much alike "
-            "here.\nSample more of them, as with --questions 64 --answers 8.\n"
+            "How many answers are enough is not known. No Beta distribution fits the accuracies, "
+            "because the answers\nto each question are nearly all right or nearly all wrong. "
+            "Sample more of them: --questions 64 --answers 8\n"
         )
         return
     own, table = config.batch.samples_per_question, Table()
@@ -180,8 +180,8 @@ def report_answers(fit: BetaFit, questions: int, config: TrainConfig) -> None:
     else:
         advice = f"Up to {ANSWERS[-1]} answers, twice as many always win a signal for at least"
     print(
-        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the accuracies of these {questions} "
-        f"questions. {advice} {LITTLE - 1:.0%} more questions.\n"
+        f"by Beta({fit.a:.2f}, {fit.b:.2f}), which fits the accuracies of the sampled questions. "
+        f"{advice} {LITTLE - 1:.0%} more questions.\n"
     )
 
 
@@ -229,8 +229,9 @@ def report(sample: Sample, config: TrainConfig) -> None:
         console.print(Text(task.tokenizer.decode(answer.token_ids)))
     print()
     if fit := fit_accuracies(batch, task, config):
-        report_answers(fit, n, config)
-    if config.batch.resample_rounds:  # then the run trains on the questions with a signal
+        report_answers(fit, config)
+    # A run that draws enough questions trains on those with a signal only
+    if with_signal.mean() * (1 + config.batch.resample_rounds) >= 1:
         batch = replace(batch, trained_groups=np.flatnonzero(with_signal))
     findings = find([batch], task, config)
     for finding in findings:

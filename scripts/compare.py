@@ -58,8 +58,6 @@ METHODS = PrimitiveConstructorSpec(
 )
 OF_A_RUN = {"algo", "seed", "output_dir", "resume", "dry_run"}
 """Settings that follow from the method and the seed, or that no comparison can have."""
-OF_ALL = {*OF_A_RUN, "preset"}
-"""Settings that no method can have for itself: all are evaluated with the suite of one preset."""
 
 
 @settings
@@ -120,9 +118,10 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
             name += f"-{len(names)}"
         names.append(name)
         own = ["--algo", *_words("--algos", method)]
-        if fixed := sorted(typed_settings(own[1:]) & OF_ALL):
+        if fixed := sorted(typed_settings(own[1:]) & {*OF_A_RUN, "preset"}):
             flag = fixed[0].replace("_", "-")
-            raise InputError(f"--algos: {method!r} cannot have --{flag}, which is that of all runs")
+            cure = "write it after `--`" if flag == "preset" else "compare.py sets it for each run"
+            raise InputError(f"--algos: {method!r} cannot have --{flag}; {cure}")
         for seed in range(args.seeds):
             folder = args.output_dir / f"{name}-seed{seed}"
             # The method's own flags come later than those of all methods, and so count

@@ -198,14 +198,24 @@ def test_estimators_that_divide_by_a_deviation_learn_from_a_side_reward_of_wrong
 def test_what_is_right_by_a_reward_without_a_highest_value_is_told_from_the_batch():
     failed = np.array([[False, False], [False, False], [False, True], [False, False]])
     rewards = np.array([[0.0, 0.0], [0.0, 1.0], [0.0, 9.0], [1.0, 1.0]])
-    assert right_reward(rewards, failed, 2.0) == 2
-    right = right_reward(rewards, failed, np.inf)
-    assert right == 1
-    assert are_all_wrong(rewards, failed, right).tolist() == [True, False, True, False]
-    assert are_all_wrong(rewards, failed, 2.0).tolist() == [True, False, True, True]
+    assert right_reward(rewards, failed, 2.0) == right_reward(rewards, failed, np.inf) == 1
+    assert are_all_wrong(rewards, failed, 1.0).tolist() == [True, False, True, False]
+    assert right_reward(rewards[:1], failed[:1], 2.0) == 2
     nothing = right_reward(rewards[:1], failed[:1], np.inf)  # which may be right, or wrong
     assert np.isnan(nothing)
     assert np.isnan(all_wrong_energy(np.ones((1, 2)), rewards[:1], failed[:1], nothing))
+
+
+def test_a_baseline_that_is_not_the_mean_of_the_group_is_no_side_reward():
+    """Half of the questions are all wrong, and the second reward is worth nearly nothing."""
+    rng = np.random.default_rng(0)
+    right = np.append(np.zeros((16, 8)), rng.random((16, 8)) < 0.9, axis=0)
+    rewards, failed = np.stack([right, rng.random((32, 8))], axis=2), np.zeros((32, 8), dtype=bool)
+    arguments = {"lengths": np.ones((32, 8)), "greedy_rewards": np.ones((32, 2))}
+    for algo in ("remax", "reinforce_pp"):
+        method = Method(algo, reward_weights=(1.0, 0.001))
+        values = compute_advantages(method, rewards, **arguments).values
+        assert all_wrong_energy(values, right, failed, 1.0) < 1e-5
 
 
 def test_metrics_are_those_of_what_is_trained(tmp_path):

@@ -15,8 +15,12 @@ from conftest import json_lines, refused
         (("grpo", "bnpo"), ("--seed", "1"), "--seed: cannot come after `--`"),
         (("grpo", "beta"), (), "--algo beta and --beta-parameters go together"),
         (("grpo", "bnpo '"), (), '--algos: "bnpo \'" cannot be read'),
-        (("grpo", "bnpo --seed 7"), (), "--algos: 'bnpo --seed 7' cannot have --seed, which is"),
-        (("grpo", "bnpo --preset tiny"), (), "'bnpo --preset tiny' cannot have --preset"),
+        (("grpo", "bnpo --seed 7"), (), "--algos: 'bnpo --seed 7' cannot have --seed; compare.py"),
+        (
+            ("grpo", "bnpo --preset tiny"),
+            (),
+            "'bnpo --preset tiny' cannot have --preset; write it after `--`",
+        ),
     ],
 )
 def test_wrong_methods_and_flags_are_refused_before_anything_starts(algos, flags, message):

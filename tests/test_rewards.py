@@ -140,7 +140,7 @@ def findings(**changes) -> list[dict]:
     return find([step], task, with_settings(PRESETS["tiny"], **settings))
 
 
-METHOD = ("algo", "decompose", "resample_rounds")
+METHOD = ("algo", "decompose", "resample_rounds", "signal")
 
 
 NONE_RIGHT, ALL_RIGHT = np.zeros((4, 2, 1)), np.ones((4, 2, 1))
@@ -205,12 +205,23 @@ def test_what_a_finding_advises_against_phantom_advantages_helps(settings, flags
     assert findings(**settings | advised) == []
 
 
-def test_phantom_advantages_are_found_with_a_reward_of_ones_own():
-    """Its range has no end, or it never has the lowest value."""
-    for ranges in ([(-np.inf, np.inf)] * 2, [(-1.0, 1.0)] * 2):
-        settings = {"algo": "grpo", "ranges": ranges, "weights": (1.0, 0.1)}
-        [found] = findings(**PHANTOM | settings)
-        assert found["kind"] == "phantom_advantages"
+@pytest.mark.parametrize("lowest_and_highest", [(-np.inf, np.inf), (-1.0, 1.0), (0.0, 10.0)])
+def test_phantom_advantages_are_found_with_a_reward_of_ones_own(lowest_and_highest):
+    """Its range has no end, or it never reaches one of them."""
+    settings = {"algo": "grpo", "ranges": [lowest_and_highest] * 2, "weights": (1.0, 0.1)}
+    [found] = findings(**PHANTOM | settings)
+    assert found["kind"] == "phantom_advantages"
+    all_right = PHANTOM["rewards"].copy()
+    all_right[[0, 2], :, 0] = 1  # where they were all wrong
+    assert findings(**PHANTOM | settings | {"rewards": all_right}) == []
+
+
+def test_small_weights_are_not_raised_and_resampling_by_all_rewards_is_no_cure():
+    settings = PHANTOM | {"algo": "grpo", "weights": (1.0, 0.01)}
+    [found] = findings(**settings)
+    assert "take --reward-weights 1 0.01 --decompose (" in found["text"]
+    [found] = findings(**settings, signal="all")
+    assert "--resample-rounds" not in found["text"]
 
 
 def problems(*references: str) -> list[Problem]:
@@ -267,8 +278,8 @@ LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
         ("import time; time.sleep(60)", "timeout"),
         (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
         (LIST, "it returned list, not a number"),
-        ("def reward(completions, answer): return 1.0", "float, not a list of 3 numbers; it must"),
-        ("def reward(completions, answer): return []", "returned 0 rewards for 3 completions; it"),
+        ("def reward(completions, answer): return 1.0", "float, not a list of 1 numbers; it must"),
+        ("def reward(completions, answer): return []", "returned 0 rewards for 1 completions; it"),
         ("def reward(text, reference, level): return 1.0", "asks for the column 'level', and only"),
         ("def reward(text, reference): print(text)", "it returned NoneType, not a number"),
     ],

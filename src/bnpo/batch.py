@@ -270,14 +270,13 @@ def right_reward(
     failed: np.ndarray,  # [q, m]
     highest: float,  # value of that reward, which may be infinite
 ) -> float:
-    """Return the reward of a right answer: `highest` or, if the reward has no highest value, the
-    largest one of the batch. nan if that is also the smallest one, so that nothing tells right from
-    wrong.
+    """Return the reward of a right answer: the largest one of the batch, which may never reach
+    `highest`. If all answers have the same one, it is `highest`, or nan if that is infinite.
     """
-    if np.isfinite(highest):
-        return highest
     seen = np.unique(rewards[~failed])
-    return float(seen[-1]) if len(seen) > 1 else np.nan
+    if len(seen) > 1:
+        return float(seen[-1])
+    return highest if np.isfinite(highest) else np.nan
 
 
 def are_all_wrong(
@@ -299,16 +298,19 @@ def all_wrong_energy(
     right: float,  # value of that reward
 ) -> float:
     """Return the share of the sum of squared advantages that lies in groups without a right answer,
-    which only other rewards tell apart. nan if all advantages are 0, or `right` is nan.
+    and comes from other rewards. nan if all advantages are 0, or `right` is nan.
 
     A side reward (length, format) differs between wrong answers, too. An estimator that divides by
     the deviation of a group, as GRPO does, gives such a group the size of any other.
     """
-    group_energy = (advantages**2).sum(axis=1)  # [q]
-    total = group_energy.sum()
+    total = (advantages**2).sum()
     if not total or np.isnan(right):
         return np.nan
-    return float(group_energy[are_all_wrong(rewards, failed, right)].sum() / total)
+    all_wrong = are_all_wrong(rewards, failed, right)  # [q]
+    own, counted = advantages[all_wrong], ~failed[all_wrong]  # [groups, m]
+    # The mean of a group may come from the baseline, as that of ReMax and REINFORCE++ does
+    means = own.sum(axis=1) / np.maximum(counted.sum(axis=1), 1)  # [groups]
+    return float((((own - means[:, None]) * counted) ** 2).sum() / total)
 
 
 def questions_at(count: int, questions: int, cursor: int, seed: int) -> tuple[np.ndarray, int]:

@@ -77,8 +77,8 @@ def fit_beta(accuracies: ArrayLike, answers: ArrayLike, moments: str = "sample")
     (0.5, 0.5, 1.1667, 1.1667)
     """
     accuracies, answers = np.ravel(accuracies), np.ravel(answers)  # [n], [n] or [1]
-    outside = 1e-9  # that rounding explains, as in the mean of weighted rewards
-    if not len(accuracies) or not (np.abs(accuracies - 0.5) <= 0.5 + outside).all():
+    tolerance = 1e-9  # for rounding errors, as in the mean of weighted rewards
+    if not len(accuracies) or not (np.abs(accuracies - 0.5) <= 0.5 + tolerance).all():
         raise ValueError("accuracies must be numbers from 0 to 1, at least one")
     if answers.min() < 1:
         raise ValueError("answers must be at least 1")

@@ -96,14 +96,14 @@ class Grader:
         texts = [f"The answer is \\boxed{{{example}}}.", *TRIAL_TEXTS]
         for reward in self._files:
             is_batch = self._forms[reward].is_batch
+            calls = [[text] for text in texts]
             # A function of all answers at once may compare them
-            calls = [texts] if is_batch else [[text] for text in texts]
+            if is_batch and not isinstance(self._try(reward, texts, example, fields)[0], Failure):
+                calls = [texts]
             values = []  # each with its text
             for call in calls:
-                references = [example] * len(call)
-                [outcomes] = self.submit(call, references, functions=[reward], fields=fields)
-                results = [outcome.result() for outcome in outcomes]
-                if not isinstance(results[0], Failure):  # which would be that of the whole call
+                results = self._try(reward, call, example, fields)
+                if not isinstance(results[0], Failure):
                     for text, value in zip(call, results, strict=True):
                         self._check_trial(reward, value, text)
                         values.append(f"{value:g} for '{text}'")
@@ -123,6 +123,14 @@ class Grader:
             if values:
                 trial = f"called on trial with the reference '{example}'"
                 print(f"{reward} {trial}: {', '.join(values)}", flush=True)
+
+    def _try(
+        self, reward: str, texts: list[str], example: str, fields: Mapping[str, object]
+    ) -> list[float | Failure]:
+        """Return what one trial call gives for each text. A batch function fails for all."""
+        references = [example] * len(texts)
+        [outcomes] = self.submit(texts, references, functions=[reward], fields=fields)
+        return [outcome.result() for outcome in outcomes]
 
     def _check_trial(self, reward: str, value: float, text: str) -> None:
         """Raise InputError if `value`, a user's reward for a trial text, is outside its range."""

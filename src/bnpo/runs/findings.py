@@ -89,8 +89,10 @@ def _phantom(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     share = _all_wrong_share(batches, task, config, config.method)
     if not share >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
         return ""
-    cures = [] if config.batch.resample_rounds else ["set --resample-rounds"]
-    small = np.where(weights > 0, SIDE_WEIGHT, 0.0)
+    # Which keeps groups that differ in any reward of --signal
+    resampling_helps = not config.batch.resample_rounds and len(config.signal_rewards) == 1
+    cures = ["set --resample-rounds"] if resampling_helps else []
+    small = np.minimum(weights / weights[first], SIDE_WEIGHT)
     small[first] = 1.0
     method = replace(config.method, reward_weights=tuple(small.tolist()))
     flags = f"--reward-weights {' '.join(f'{weight:g}' for weight in small)}"
@@ -129,17 +131,14 @@ def _all_wrong_share(
             lengths=batch.lengths,
             failed=batch.failed,
         ).values
-        advantages.append(values[batch.trained_groups])
+        trained = np.zeros_like(values)  # other groups have no energy
+        trained[batch.trained_groups] = values[batch.trained_groups]
+        advantages.append(trained)
         rewards.append(batch.rewards[:, :, first])
         failed.append(batch.failed)
-    right = right_reward(np.concatenate(rewards), np.concatenate(failed), ranges[first][1])
-    trained = [batch.trained_groups for batch in batches]
-    return all_wrong_energy(
-        np.concatenate(advantages),
-        np.concatenate([x[groups] for x, groups in zip(rewards, trained, strict=True)]),
-        np.concatenate([x[groups] for x, groups in zip(failed, trained, strict=True)]),
-        right,
-    )
+    of_all = np.concatenate(rewards), np.concatenate(failed)
+    right = right_reward(*of_all, ranges[first][1])
+    return all_wrong_energy(np.concatenate(advantages), *of_all, right)
 
 
 def _failing(failed: np.ndarray, failures: Counter[str], rewards: Sequence[str]) -> str:
