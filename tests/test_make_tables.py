@@ -1,5 +1,6 @@
 """The paper's tables: their cells and notes, and scripts/reproduce.py, which runs their rows."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -175,6 +176,13 @@ def test_bad_files_are_named(tmp_path, write):
             (tmp_path / "bad.json").write_text(text)
         with refused(message):
             load_results([tmp_path / "bad.json"])
+
+
+def test_a_template_from_a_file_is_noted_by_its_hash(write):
+    own = write("own", "paper-7b", suite={"template": "{{ messages }}\n"})
+    [note] = [x for x in setting_notes(write("base", ckpt=BASE), own) if x.startswith("template")]
+    digest = hashlib.sha256(b"{{ messages }}\n").hexdigest()[:8]
+    assert note.startswith(f"template from a file (SHA-256 {digest}) (paper: chat of Qwen")
 
 
 def test_differences_from_the_paper_are_noted(write):

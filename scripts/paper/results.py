@@ -3,10 +3,12 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from bnpo.config import FREE, GONE, PRESETS, flat_settings
 from bnpo.files import InputError, short_name, step_name
+from bnpo.prompts import SYSTEM_PROMPTS
 
 PAPER_DATASETS = {
     "MATH500": (500, 1),
@@ -144,11 +146,15 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
     has_released_rule = all("paper" in score.get("by_rule", {}) for score in scores.values())
     # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
     owner = "Qwen2.5-Math" if model.startswith("Qwen2.5-Math-") else model
+    if suite["template"] in SYSTEM_PROMPTS:
+        template = f"{suite['template']} of {owner}"
+    else:  # the text of a file
+        template = f"from a file (SHA-256 {sha256(suite['template'].encode()).hexdigest()[:8]})"
     settings = {
         "suite": Setting(suite["name"]),
         "temperature": Setting(suite["temperature"], "paper", 0.6),
         "top_p": Setting(suite["top_p"], "released code", 1.0),
-        "template": Setting(f"{suite['template']} of {owner}", "paper", "chat of Qwen2.5-Math"),
+        "template": Setting(template, "paper", "chat of Qwen2.5-Math"),
         "longest prompt": Setting(suite["max_prompt_tokens"], "paper", 1024),
         "longest answer": Setting(suite["max_answer_tokens"], "paper", 3072),
         "limit": Setting(protocol["limit"] or "none", "paper", "none"),
