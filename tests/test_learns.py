@@ -52,7 +52,7 @@ def test_check_task_says_whether_a_model_can_learn_from_a_task():
     assert printed.count("\nquestion ") == 3
     assert " 16 (this run) " in printed
     assert re.search(
-        r"Beta\([\d.]+, [\d.]+\), which fits the accuracies of the sampled questions\. From \d+ ans",
+        r"Beta\([\d.]+, [\d.]+\), which fits the accuracies of the sampled questions\. From \d+",
         printed,
     )
     assert "nothing to change: " in printed or "to change: " in printed
