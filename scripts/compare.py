@@ -109,7 +109,6 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
         name = fixed[0].replace("_", "-")
         raise InputError(f"--{name}: cannot come after `--`; use --algos, --seeds, --output-dir")
     preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
-    common = ["--preset", preset, *flags]
     runs = []
     names: list[str] = []
     for method in dict.fromkeys(args.algos):
@@ -124,8 +123,9 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
             raise InputError(f"--algos: {method!r} cannot have --{flag}; {cure}")
         for seed in range(args.seeds):
             folder = args.output_dir / f"{name}-seed{seed}"
-            # The method's own flags come later than those of all methods, and so count
-            train = [*common, *own, "--seed", str(seed), "--output-dir", str(folder)]
+            # The method's own flags come last, because they override those of all methods
+            train = ["--preset", preset, *flags, *own]
+            train += ["--seed", str(seed), "--output-dir", str(folder)]
             evaluate = ["--ckpt", str(folder / "last"), "--output-dir", str(folder / "eval")]
             evaluate += ["--suite", SUITE_OF_PRESET.get(preset, "paper")]
             evaluate += _words("--eval-flags", args.eval_flags)

@@ -241,7 +241,7 @@ def _rows(table: "pyarrow.Table", columns: Columns, forms: Forms) -> list[dict]:
     for form in forms.values():
         needed.update(form.needed)
         wanted.update(form.columns(dict.fromkeys(names)))  # asks for names, not for values
-        wanted.update(form.parameters[1:])  # for `_fields`
+        wanted.update(form.parameters[1:])  # `_fields` refuses some of them
     if not needed <= names:
         return table[:1].to_pylist()  # `_problem` names the missing one
     selected = needed | (wanted & names)

@@ -89,7 +89,7 @@ def _phantom(batches: Sequence[Batch], task: Task, config: TrainConfig) -> str:
     share = _all_wrong_share(batches, task, config, config.method)
     if not share >= MAX_ALL_WRONG_ENERGY:  # nan: there are no advantages
         return ""
-    # Which keeps groups that differ in any reward of --signal
+    # With several rewards in --signal, resampling keeps groups that differ in any of them
     resampling_helps = not config.batch.resample_rounds and len(config.signal_rewards) == 1
     cures = ["set --resample-rounds"] if resampling_helps else []
     small = np.minimum(weights / weights[first], SIDE_WEIGHT)
