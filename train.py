@@ -1,4 +1,4 @@
-"""Train a language model with BNPO or a method that the paper compares with it.
+"""Train a language model with BNPO or another policy-gradient method.
 
 deepspeed train.py --algo bnpo    # the paper's settings with a GPU, else the tiny model
 deepspeed --num_gpus 2 train.py --algo bnpo    # two ranks, without GPUs too

@@ -2,7 +2,7 @@
 
     python scripts/compare.py --algos grpo,bnpo --seeds 3 -- --preset tiny --steps 60
     # a method with flags of its own; compared with the first method
-    python scripts/compare.py --algos "grpo,grpo --decompose" -- --rewards accuracy,format
+    python scripts/compare.py --algos "grpo,pass_at_k --k 4" -- --preset tiny
 
 Flags of train.py come after `--`. Every method trains with the seeds 0, 1, ..., each run in a
 folder of its own. Repeat the command after an interruption: finished runs are kept, and others

@@ -59,8 +59,8 @@ def problem_means(folder: Path, protocol: dict) -> Means:
 
 
 def read(folders: tuple[Path, ...]) -> list[Means]:
-    """Return the means of all folders. Raises InputError if one has another protocol than the
-    first.
+    """Return the means of all folders, and print a line about those with other prompts. Raises
+    InputError if one has another suite, grader or limit than the first.
     """
     if len(folders) < 2:
         raise InputError("name the folders of at least two evaluations, the base first")
@@ -79,6 +79,12 @@ def read(folders: tuple[Path, ...]) -> list[Means]:
                 raise InputError(
                     f"{folder}: has another {key} than {folders[0]} (see protocol.json); {fix}"
                 )
+        # Of models with one tokenizer, they differ by chat template, system prompt or thinking
+        if protocol.get("prompts_sha256") != protocols[0].get("prompts_sha256"):
+            print(
+                f"{folder}: its prompts differ from those of {folders[0]}, so the difference is "
+                "not that of the models alone; a suite can set system_prompt and thinking"
+            )
     return [
         problem_means(folder, protocol) for folder, protocol in zip(folders, protocols, strict=True)
     ]

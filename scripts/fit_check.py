@@ -2,7 +2,7 @@
 a batch is.
 
     # the counts of right answers of each kept batch, with p-values
-    python scripts/fit_check.py runs/demo
+    python scripts/fit_check.py runs/demo/run
     # bias and standard deviation of alpha and beta, by simulation
     python scripts/fit_check.py --moments
 

@@ -128,9 +128,11 @@ def test_several_checkpoints_are_corrected_by_holm(tmp_path, capsys):
             for i, j in np.ndindex(200, 2)
         ]
         write_json_lines(folders[-1] / "samples.jsonl", rows)
+        protocol["prompts_sha256"] = "other" if name == "z" else "same"
         write_json(folders[-1] / "protocol.json", protocol)
     compare_evaluations.main(compare_evaluations.Args(tuple(folders)))
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines if "prompts" in line] == [f"{folders[2]}:"]
     lines = [line for line in lines if line and str(tmp_path) in line[0] and "to" in line]
     assert [line[0] for line in lines] == [str(folder) for folder in folders[1:]]
     p_values, holm = ([float(line[i]) for line in lines] for i in (6, 7))

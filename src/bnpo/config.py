@@ -515,6 +515,8 @@ GONE = REMOVED.keys() | {"config", "exact_entropy", "max_bad_steps", "overwrite"
 USUAL = {"preset", "algo", "model", "train_data", "template", "rewards", "grader"}
 USUAL |= {"questions_per_step", "samples_per_question", "epochs", "steps", "seed"}
 USUAL |= {"temperature", "max_answer_tokens", "lr", "lora_rank", "micro_batch_tokens"}
+USUAL |= {"problem_field", "answer_field", "answer_pattern", "reward_weights"}
+USUAL |= {"system_prompt", "thinking", "max_prompt_tokens", "save_every"}
 USUAL |= {"output_dir", "resume", "eval_every", "eval_suite", "wandb", "dry_run"}
 USUAL |= {"print_config"}
 """Settings that --help shows. --help-all shows all."""
