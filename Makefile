@@ -23,7 +23,7 @@ GPU_DEVICES := $(shell cat src/bnpo/gpu_devices.txt)
 REQUIREMENTS := $(if $(wildcard $(GPU_DEVICES)),requirements.txt,requirements-cpu.txt)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
-TESTS := not extra and not deadline
+TESTS := not extra
 # Three tests at a time on two cores: while one of them waits for programs, the others use its core.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
@@ -36,12 +36,11 @@ test: .venv/.ready
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(TESTS)"
 
 test-all: test
-	.venv/bin/python -m pytest $(PARALLEL) -m "extra and not deadline"
-	.venv/bin/python -m pytest -m deadline
+	.venv/bin/python -m pytest $(PARALLEL) -m extra
 
 check: lint
 	.venv/bin/mypy
-	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program and not extra and not deadline"
+	.venv/bin/python -m pytest $(PARALLEL) -m "not sampler and not program and not extra"
 
 lint: .venv/.ready
 	.venv/bin/ruff check .
@@ -55,14 +54,14 @@ conformance: .venv/.ready .venv/trl/.ready .venv/verl/.ready
 	PYTHONPATH=.venv/trl:.venv/verl .venv/bin/python benchmarks/conformance.py
 	.venv/bin/python benchmarks/released.py
 
-# check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU;
-# those marked `deadline` measure time, not packages. tests/test_gpu_wheel.py runs here only: it describes GPUs to vLLM.
+# check_pins.py downloads all wheels a second time. Tests marked `sampler` start vLLM, whose build for GPUs needs a GPU.
+# tests/test_gpu_wheel.py runs here only: it describes GPUs to vLLM.
 check-gpu-environment:
 	$(PYTHON) dev/check_pins.py
 	$(MAKE) VENV=.venv-gpu REQUIREMENTS=requirements.txt TORCH_INDEX= .venv-gpu/.ready
 	.venv-gpu/bin/python -m pip check
 	.venv-gpu/bin/python dev/check_gpu_imports.py
-	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest $(PARALLEL) -m "not sampler and not deadline"
+	CUDA_VISIBLE_DEVICES= .venv-gpu/bin/python -m pytest $(PARALLEL) -m "not sampler"
 
 # torch is installed first and with its dependencies, because its build (CPU or CUDA) decides which ones it has.
 $(VENV)/.ready: $(REQUIREMENTS) pyproject.toml

@@ -4,6 +4,7 @@ replaced; answers are graded as in a run.
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +25,9 @@ from bnpo.config import PRESETS, TINY_MODEL, naming_flags, with_settings
 from bnpo.data import Problem
 from bnpo.grading.grader import Grader
 from bnpo.loop import one_step
-from bnpo.policy.learner import Update
+from bnpo.policy.learner import Learner, Update
 from bnpo.runs.checkpoint import Progress
-from bnpo.runs.metrics import Step
+from bnpo.runs.metrics import Step, token_rows
 from bnpo_estimators import Method, compute_advantages
 from conftest import refused
 
@@ -113,6 +114,35 @@ def test_questions_are_drawn_until_enough_have_a_signal(draws, trained, drawn, t
     batch, _ = sampled(tmp_path, draws)
     assert batch.trained_groups.tolist() == trained
     assert len(batch.groups) == batch.place == drawn
+
+
+def test_the_learner_gets_the_answers_of_the_groups_that_are_trained_on(tmp_path):
+    batch, config = sampled(tmp_path, [[RIGHT, MIXED], [WRONG, MIXED]])  # trained: 1 and 3
+    advantages = 1 + np.arange(8.0).reshape(4, 2)
+    learner = SimpleNamespace(_config=config, device="cpu")
+    [micro_batches] = Learner._mini_batches(learner, batch, advantages)
+    found = {}
+    for micro_batch in micro_batches:
+        by_answer = micro_batch.advantages.split(micro_batch.lengths.tolist())
+        found |= zip(micro_batch.indices.tolist(), by_answer, strict=True)
+    texts = [TOKENIZER.decode(answer.token_ids) for _, answer in batch.trained_answers]
+    assert texts == ["good", "bad", "good", "bad"]
+    assert {i: set(values.tolist()) for i, values in found.items()} == {
+        0: {3},
+        1: {4},
+        2: {7},
+        3: {8},
+    }
+
+    task = SimpleNamespace(
+        tokenizer=TOKENIZER, problems=[Problem(f"id {i}", "", "") for i in range(5)]
+    )
+    step = Step(1, batch, advantages, [], None, 0.0, {})
+    rows = token_rows(task, step, {0: np.array([0.5]), 2: np.array([0.25])})
+    assert [row["place"] for row in rows] == [2, 3, 6, 7]
+    assert [row["learner"] for row in rows] == [[0.5], None, [0.25], None]
+    ids = [f"id {batch.groups[i].question}" for i in (1, 1, 3, 3)]
+    assert [row["id"] for row in rows] == ids
 
 
 def test_answers_whose_reward_fails_are_left_out_and_without_the_greedy_one_all_are(tmp_path):

@@ -17,6 +17,7 @@ from bnpo.prompts import (
     THINK_PROMPT,
     asks_for_tags,
     chat_template,
+    encode_problems,
     encode_prompt,
     render_prompt,
     stop_token_ids,
@@ -47,6 +48,15 @@ BASE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assist
 @pytest.fixture
 def tokenizer():
     return AutoTokenizer.from_pretrained(TINY_MODEL)
+
+
+def test_a_problem_whose_prompt_is_too_long_is_left_out_with_its_prompt(tokenizer):
+    texts = ("1+1=?", "1+1+1+1+1+1+1+1=?", "2+2=?")
+    problems = [Problem(text, text, "2") for text in texts]
+    limit = len(encode_prompt(tokenizer, "1+1=?"))
+    kept, prompts = encode_problems(problems, tokenizer, limit)
+    assert [problem.id for problem in kept] == ["1+1=?", "2+2=?"]
+    assert prompts == [encode_prompt(tokenizer, problem.problem) for problem in kept]
 
 
 def with_template(tokenizer, text):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,12 +19,25 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import demo
-from bnpo.config import TINY_MODEL, parse_train_config
+from bnpo.config import PRESETS, TINY_MODEL, parse_train_config, with_settings
 from bnpo.files import ROOT, write_json
 from bnpo.prompts import stop_token_ids
 from bnpo.ranks import ECHO_SECONDS
-from bnpo.runs.folder import check_changes, check_output_dir, claim_folder, lock_run
-from bnpo.runs.prepare import prepare_run
+from bnpo.runs.checkpoint import (
+    Progress,
+    delete_old_checkpoints,
+    find_checkpoint,
+    link_checkpoints,
+    write_progress,
+)
+from bnpo.runs.folder import (
+    check_changes,
+    check_output_dir,
+    checkpoint_folder,
+    claim_folder,
+    lock_run,
+)
+from bnpo.runs.prepare import PreparedRun, prepare_run
 from conftest import forked, free_port, make_model, refused, report_of, run_ranks, temporary_folder
 
 
@@ -288,6 +302,40 @@ def test_a_folder_with_files_of_a_run_is_not_taken_for_an_empty_one(earlier):
     (earlier / "config.json").unlink()
     (earlier / "error.txt").write_text("of a start that failed before it wrote more")
     check_start(earlier)
+
+
+@pytest.mark.parametrize(("keep", "left"), [(2, [2, 4, 5]), (1, [2, 5]), (0, [1, 2, 3, 4, 5])])
+def test_the_newest_checkpoints_and_the_best_are_kept(keep, left, tmp_path):
+    for step in range(1, 6):
+        checkpoint_folder(tmp_path, step).mkdir(parents=True)
+    mine = tmp_path / "checkpoints" / "step-000001.keep"
+    mine.mkdir()
+    link_checkpoints(tmp_path, Progress(step=5, best_step=2))
+    delete_old_checkpoints(tmp_path, keep)
+    folders = {checkpoint_folder(tmp_path, step) for step in left}
+    assert set((tmp_path / "checkpoints").iterdir()) == folders | {mine}
+    assert (tmp_path / "best").resolve() == checkpoint_folder(tmp_path, 2)
+
+
+def test_a_checkpoint_of_another_number_of_ranks_must_be_converted(tmp_path):
+    folder = checkpoint_folder(tmp_path, 3)
+    shutil.copytree(TINY_MODEL, folder)
+    (folder / "trainer").mkdir()
+    write_progress(folder, Progress(step=3, ranks=2))
+    assert find_checkpoint(tmp_path, 2).step == 3
+    with refused("was saved by 2 ranks, not 1. Start 2 ranks, or convert it: python -m deepspeed"):
+        find_checkpoint(tmp_path, 1)
+    (folder / "trainer" / "latest_universal").touch()  # which the converter writes last
+    assert find_checkpoint(tmp_path, 1).step == 3
+
+
+@pytest.mark.parametrize(("n", "step", "place"), [(4, 0, 0), (4, 2, 8), (5, 1, 4)])
+def test_two_epochs_of_ten_problems_end_after_four_steps(n, step, place):
+    """Also where a run continues: in its second epoch, or with other questions per step."""
+    config = with_settings(PRESETS["tiny"], steps=None, epochs=2, questions_per_step=n)
+    task = SimpleNamespace(problems=range(10))
+    facts = (None, None, None, 0, bool(step), None, Progress(step=step, place=place), {}, None)
+    assert PreparedRun(config, task, *facts).steps == 4
 
 
 def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):

@@ -114,6 +114,23 @@ def test_an_answer_cut_off_at_the_limit_is_not_finished(sampler):
     assert {(answer.finished, len(answer.token_ids)) for answer in group} == {(False, 3)}
 
 
+def test_many_requests_are_handed_to_the_engine_in_turn(sampler, monkeypatch):
+    from bnpo.policy import sampler as module
+
+    engine, held = sampler._llm.llm_engine, []
+    step = engine.step
+
+    def count_then_step():
+        held.append(engine.get_num_unfinished_requests())
+        return step()
+
+    at_once = sample(sampler, greedy_too=True)
+    monkeypatch.setattr(module, "MOST_REQUESTS", 8)
+    monkeypatch.setattr(engine, "step", count_then_step)
+    assert sample(sampler, greedy_too=True) == at_once
+    assert max(held) == 8
+
+
 def test_a_question_that_the_engine_gives_up_is_an_error_that_names_it(sampler, monkeypatch):
     engine, prompts = sampler._llm.llm_engine, [[k, k + 1, k] for k in range(10, 14)]
     step = engine.step
