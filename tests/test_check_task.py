@@ -8,7 +8,7 @@ import pytest
 
 from bnpo.batch import Answer, Batch, Task
 from bnpo.config import PRESETS, check_config, parse_train_config
-from check_task import enough_answers, fit_accuracies, report_answers, signal_share, smaller
+from check_task import fit_accuracies, report_answers, signal_share, smaller
 
 
 @pytest.mark.parametrize(("a", "b", "m"), [(0.5, 2.0, 2), (0.5, 2.0, 16), (8.0, 2.0, 4)])
@@ -76,10 +76,3 @@ def test_fewer_answers_than_pass_at_k_asks_for(tmp_path):
     small = smaller(config, questions=4, answers=4, folder=tmp_path / "run")
     check_config(small, ranks=1)
     assert small.method.k == 3
-
-
-def test_the_figures_of_one_distribution():
-    shares = [signal_share(m, 0.5, 2.0) for m in (2, 4, 8, 16)]
-    assert np.round(shares, 2).tolist() == [0.23, 0.42, 0.57, 0.68]
-    assert enough_answers(0.5, 2.0) == 8  # 16 answers give a signal to 1.2 times the questions
-    assert enough_answers(50.0, 50.0) == 4

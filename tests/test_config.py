@@ -253,12 +253,6 @@ def test_a_hub_model_is_fetched_and_a_failing_download_says_so(ranks, monkeypatc
         prepare_run(parse("--model", "Qwen/absent", "--output-dir", str(tmp_path / "run")))
 
 
-def test_a_folder_that_holds_a_run_is_refused_before_a_model_is_downloaded(ranks, tmp_path):
-    claim_folder(parse("--output-dir", str(tmp_path)), {})
-    with refused(r"holds a run\. Continue it with --resume, delete the folder, or choose"):
-        prepare_run(parse("--output-dir", str(tmp_path), "--model", "nobody/absent"))
-
-
 def test_answer_tags_count_if_the_prompt_asks_for_them_without_a_reward(ranks, tmp_path):
     flags = ("--max-prompt-tokens", "128", "--eval-every", "0", "--output-dir", str(tmp_path / "x"))
     for system_prompt, asked in (("End with <answer> </answer>.", True), ("Be brief.", False)):

@@ -1,11 +1,8 @@
 """Our estimators and the formulas of the paper's released code (benchmarks/released.py)."""
 
-import sys
+import released
 
 from bnpo.files import ROOT
-
-sys.path.append(str(ROOT / "benchmarks"))
-import released
 
 PAGE = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
 

@@ -2,20 +2,13 @@
 alone.
 """
 
-import importlib.util
-
+import bnpo_in_150_lines as one_file
 import numpy as np
 import pytest
 import torch
 
-from bnpo.files import ROOT
 from bnpo_estimators import Method, compute_advantages
 from conftest import report_of
-
-FILE = ROOT / "examples" / "bnpo_in_150_lines.py"
-SPEC = importlib.util.spec_from_file_location("one_file", FILE)
-one_file = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(one_file)
 
 
 @pytest.mark.parametrize(

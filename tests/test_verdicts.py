@@ -1,15 +1,11 @@
 """The verdicts of the study on SmolLM2, by the rules of its page."""
 
-import sys
-
 import pytest
 from scipy import stats
+from verdicts import Difference, decomposition, differences, lead, norm_variation, stability
 
 from bnpo.config import flat_settings, parse_train_config
-from bnpo.files import ROOT, write_json, write_json_lines
-
-sys.path.insert(0, str(ROOT / "dev"))
-from verdicts import Difference, decomposition, differences, lead, norm_variation, stability
+from bnpo.files import write_json, write_json_lines
 
 
 def difference(mean: float, half: float, p: float) -> Difference:

@@ -33,17 +33,13 @@ PROMPT, ANSWER = [1, 30, 40, 2], list(range(40, 60))
 
 
 def all_pairs() -> list[str]:
-    """Return calls in an order in which each follows each, itself included (a walk along all
-    edges).
-    """
-    unused = {call: list(CALLS) for call in CALLS}
-    walk, path = [CALLS[0]], []
-    while walk:
-        if unused[walk[-1]]:
-            walk.append(unused[walk[-1]].pop())
-        else:
-            path.append(walk.pop())
-    return path[::-1]
+    """Return calls in an order in which each follows each, itself included."""
+    walk = []
+    for i, a in enumerate(CALLS):
+        walk.append(a)
+        for b in CALLS[i + 1 :]:
+            walk += [a, b]
+    return [*walk, CALLS[0]]
 
 
 def limits(scale: float):

@@ -1,6 +1,4 @@
-"""train.py that gets SIGINT while it evaluates the model after its first step, or the signal and
-the step that the environment names. Flags as train.py.
-"""
+"""train.py that gets SIGINT while it evaluates after its first step. Flags as train.py."""
 
 import os
 import signal
@@ -21,8 +19,8 @@ def main() -> None:
 
     def signalled(*arguments: object) -> dict:
         checkpoint: Path = arguments[-1]
-        if checkpoint.name == os.environ.get("SIGNAL_STEP", "step-000001"):
-            os.kill(os.getpid(), signal.Signals[os.environ.get("SIGNAL", "SIGINT")])
+        if checkpoint.name == "step-000001":
+            os.kill(os.getpid(), signal.SIGINT)
         return evaluate(*arguments)
 
     # A shell lets programs in its background ignore SIGINT, and a run leaves it ignored
