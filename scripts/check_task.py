@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bnpo.environment import setup_environment
+from bnpo.environment import expects_cuda, setup_environment
 from bnpo.errors import error_line
 
 setup_environment()
@@ -35,7 +35,7 @@ from bnpo.batch import Batch, Task, has_signal, right_reward, sample_batch
 from bnpo.config import TrainConfig, check_config, parse_train_config, with_settings
 from bnpo.files import InputError
 from bnpo.policy.memory import sampler_settings
-from bnpo.ranks import check_cuda
+from bnpo.ranks import check_cuda, hide_cuda
 from bnpo.runs.findings import find, unstated_share
 from bnpo.runs.prepare import prepare_run
 from bnpo_estimators import BetaFit, fit_beta
@@ -70,9 +70,12 @@ def main() -> None:
     with error_line():
         if args.questions < 1 or args.answers < 2:
             raise InputError("--questions must be at least 1, and --answers at least 2")
-        config, preset_line = parse_train_config(flags, has_cuda=check_cuda())
+        config, preset_line = parse_train_config(flags, expects_cuda())
         print(preset_line, flush=True)
         check_config(config, ranks=1)
+        if config.preset == "tiny":  # as train.py
+            hide_cuda()
+        check_cuda()
         with TemporaryDirectory(prefix="bnpo-check-task-") as folder:
             small = smaller(config, args.questions, args.answers, Path(folder) / "run")
             sample = sample_answers(small)

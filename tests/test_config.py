@@ -261,6 +261,19 @@ def test_answer_tags_count_if_the_prompt_asks_for_them_without_a_reward(ranks, t
         assert prepared.task.answer_tags == asked
 
 
+def test_a_call_from_python_without_preset_or_folder_is_refused():
+    for config in (TrainConfig(), PRESETS["tiny"]):
+        with refused("the settings need a preset and an output_dir: with_settings"):
+            prepare_run(config)
+
+
+def test_an_import_from_above_the_given_path_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = Path("mine.py")
+    mine.write_text("try:\n    from ..above import x\nexcept ImportError:\n    pass\n")
+    assert local_sources(mine) == {mine}
+
+
 def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, tmp_path):
     """And its estimator. Also what a template makes of the date, and what files import from beside
     them.

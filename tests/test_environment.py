@@ -16,12 +16,13 @@ from bnpo.environment import (
     LAUNCHER,
     RANKS_HERE,
     become_only_rank,
+    check_process,
     is_rank,
     ranks_here,
     setup_environment,
 )
 from bnpo.ranks import _launchers
-from conftest import ROOT, python, users_environment
+from conftest import ROOT, python, refused, users_environment
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
@@ -166,6 +167,13 @@ def test_the_environment_of_others_is_not_taken_for_ours(given, expected, line):
         after = {} if line else json.loads(done.stdout)
         assert {name: after.get(name) for name in expected} == fill(expected)
         assert os.listdir(short) == [80 * "x"]  # no folder named ~
+
+
+def test_without_a_temporary_folder_the_line_names_the_variable(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc"])
+    with refused("TMPDIR: .*No usable temporary directory.*; set TMPDIR to a folder of yours"):
+        check_process()
 
 
 DRY_RUN = ("train.py", "--preset", "tiny", "--eval-every", "0", "--dry-run")

@@ -159,6 +159,7 @@ def test_an_adapter_without_one_of_its_tensors_is_refused(folders, tmp_path):
     (base / "model.safetensors").unlink()
     with refused("the base model of this LoRA adapter was not found .*safetensors"):
         model_folder(str(adapter))
+    assert model_folder(str(adapter), weights=False) == adapter  # for a dry run
 
 
 def test_two_models_in_a_folder_are_not_evaluated(folders, tmp_path):

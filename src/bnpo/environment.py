@@ -163,7 +163,10 @@ def check_process() -> None:
     if sys.flags.optimize > 1:
         problem = "removes docstrings, which transformers reads; unset it, or use 1"
         raise InputError(f"PYTHONOPTIMIZE=2 or python -OO: {problem}")
-    temporary = tempfile.gettempdir()
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError as error:  # of a system that can only be read
+        raise InputError(f"TMPDIR: {line_of(error)}; set TMPDIR to a folder of yours") from error
     # The path of a socket has at most 107 characters, and libraries append up to 45
     if len(os.fsencode(temporary)) > 60:
         raise InputError(

@@ -47,7 +47,7 @@ def _imported(path: Path) -> Iterator[tuple[Path | None, list[str]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((None, alias.name.split(".")) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(path.parents):
             folder = path.parents[node.level - 1] if node.level else None
             base = node.module.split(".") if node.module else []
             yield from ((folder, [*base, alias.name]) for alias in node.names)

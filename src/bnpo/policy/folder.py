@@ -51,7 +51,7 @@ def model_folder(
         raise InputError(
             f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first"
         )
-    adapter = adapter_base(folder)  # raises InputError if it cannot be merged
+    adapter = adapter_base(folder, weights=weights)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
             cure = "write it with save_pretrained, or copy it to an adapter from its base model"
@@ -145,8 +145,10 @@ def model_hash(folder: Path) -> str:
     return total.hexdigest()
 
 
-def adapter_base(folder: Path) -> Path | None:
-    """Return the folder of the model under the LoRA adapter in `folder`. None: it is no adapter."""
+def adapter_base(folder: Path, *, weights: bool = True) -> Path | None:
+    """Return the folder of the model under the LoRA adapter in `folder`, which is downloaded (with
+    `weights`, if asked for). None: it is no adapter.
+    """
     file = folder / "adapter_config.json"
     if not file.is_file():
         return None
@@ -154,8 +156,8 @@ def adapter_base(folder: Path) -> Path | None:
     check_weights(folder)
     # Settings that change the model without tensors of their own
     names = [name for name in ("target_parameters", "layer_replication") if settings.get(name)]
-    for weights in folder.glob("adapter_model.safetensors"):
-        with safe_open(weights, framework="np") as tensors:
+    for file_of_weights in folder.glob("adapter_model.safetensors"):
+        with safe_open(file_of_weights, framework="np") as tensors:
             names += tensors.keys()
     others = [name for name in names if not re.search(r"\.\d+\..*\.lora_[AB]\.weight$", name)]
     if settings.get("peft_type") != "LORA" or others:
@@ -165,7 +167,7 @@ def adapter_base(folder: Path) -> Path | None:
         )
     base = settings.get("base_model_name_or_path") or "(no name)"
     try:
-        return model_folder(base, settings.get("revision"))
+        return model_folder(base, settings.get("revision"), weights=weights)
     except InputError as error:
         raise InputError(
             f"{folder}: the base model of this LoRA adapter was not found ({error}); put it there, "

@@ -17,7 +17,7 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.batch import Task
-from bnpo.config import TrainConfig, changed_settings, check_config, flat_settings
+from bnpo.config import PRESETS, TrainConfig, changed_settings, check_config, flat_settings
 from bnpo.data import content_hash, load_sources
 from bnpo.environment import become_only_rank
 from bnpo.errors import keep_tracebacks_in
@@ -143,6 +143,11 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     """
     if "RANK" not in os.environ:  # called from Python, without a launcher
         become_only_rank()
+    if config.preset not in PRESETS or config.folder.output_dir is None:  # only from Python
+        raise InputError(
+            "the settings need a preset and an output_dir: "
+            'with_settings(PRESETS["tiny"], output_dir=Path("runs/mine"))'
+        )
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     data = config.data
