@@ -120,7 +120,10 @@ def ranks(monkeypatch):
         ("--algo gdpo --decompose", "--decompose: gdpo takes the rewards apart itself; use --no-"),
         ("--rewards accuracy,luck", "--rewards: unknown reward 'luck'; known: accuracy, format"),
         ("--rewards accuracy,accuracy", "--rewards: accuracy, accuracy: names repeat"),
-        ("--rewards accuracy,src/bnpo/loop.py:mean", "reward/mean is a metric of every run; give"),
+        (
+            "--rewards accuracy,src/bnpo/loop.py:mean",
+            "the name mean has another meaning in metrics",
+        ),
         ("--rewards ,", "--rewards: name at least one"),
         ("--reward-range 1 0", "--reward-range: 1 0: must be two finite numbers"),
         ("--template no.jinja", "--template: no file 'no.jinja'; known: chat, think, or a Jinja"),

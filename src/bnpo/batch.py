@@ -60,13 +60,6 @@ class SampledGroup(NamedTuple):
     answers: list[Answer]
 
 
-class PendingAnswers(NamedTuple):
-    """Answers to a question whose rewards are still being computed."""
-
-    answers: list[Answer]
-    rewards: list[list[Future]]  # [K][answers]
-
-
 class GreedyAnswer(NamedTuple):
     """The most likely answer to a question."""
 
@@ -217,23 +210,22 @@ def sample_groups(
         greedy_too="greedy_rewards" in config.method.estimator.needs,
     )
     started = time.perf_counter()
-    # By index in `own`, since vLLM ends in any order
-    drawn_answers: dict[int, PendingAnswers] = {}
-    greedy_answers: dict[int, PendingAnswers] = {}
+    # Answers and their rewards [K][answers], which are still being computed, by index in `own` and
+    # greedy or not: vLLM ends in any order
+    pending: dict[tuple[int, bool], tuple[list[Answer], list[list[Future]]]] = {}
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes
         rewards = task.start_grading(own[group.prompt_index], group.answers)
-        by_index = greedy_answers if group.greedy else drawn_answers
-        by_index[group.prompt_index] = PendingAnswers(group.answers, rewards)
+        pending[group.prompt_index, group.greedy] = group.answers, rewards
     sampled_at = time.perf_counter()
     own_groups = []
     for i, question in enumerate(own):
-        answers, rewards = drawn_answers[i]
+        answers, rewards = pending[i, False]
         grades = task.grader.collect(rewards)
         failed = grades.failed  # [m]
         greedy = None
-        if i in greedy_answers:
-            [greedy_answer], greedy_rewards = greedy_answers[i]
+        if (i, True) in pending:
+            [greedy_answer], greedy_rewards = pending[i, True]
             greedy = GreedyAnswer(greedy_answer, task.grader.collect(greedy_rewards))
             failed = failed | greedy.grades.failed  # [m] | [1]
         own_groups.append(Group(question, task.prompts[question], answers, grades, failed, greedy))

@@ -178,15 +178,10 @@ class DataSettings:
             raise InputError(
                 f"--rewards: {', '.join(names)}: names repeat; metrics need different ones"
             )
-        if reserved := {"mean", "se", "timeouts", "errors"}.intersection(names):
+        if reserved := {"mean", "se", "timeouts", "errors", ALL_REWARDS}.intersection(names):
             raise InputError(
-                f"--rewards: reward/{reserved.pop()} is a metric of every run; give the function "
-                "another name"
-            )
-        if ALL_REWARDS in names:
-            raise InputError(
-                f"--rewards: --signal {ALL_REWARDS} means any reward; give the function "
-                f"`{ALL_REWARDS}` another name"
+                f"--rewards: the name {reserved.pop()} has another meaning in metrics or --signal; "
+                "give the function another name"
             )
         if not -math.inf < low < high < math.inf:
             raise InputError(

@@ -243,10 +243,8 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
             f"{path}:{number + error.lineno - 1}: not JSON ({error.msg}, column {error.colno}); "
             f"the file needs {needed}"
         ) from error
-    except ValueError as error:  # such as a number of more digits than Python reads
-        raise InputError(
-            f"{path}:{number}: cannot be read ({line_of(error)}); correct it"
-        ) from error
+    except ValueError as error:  # Python reads no number of more than 4,300 digits
+        raise InputError(f"{path}:{number}: has too long a number; write it as a text") from error
     except RecursionError as error:
         raise InputError(f"{path}:{number}: has too many brackets within brackets") from error
     for number, row in rows:

@@ -147,15 +147,11 @@ class Sampler:
         """Return the prompts and seeds of all ranks that share this engine, each of which passes
         all of them to it, and the places of this rank's own among them.
         """
-        all_prompts: list[list[int]] = []
-        all_seeds: list[int] = []
-        own = range(0)
-        for rank, (its_prompts, its_seeds) in enumerate(self._of_sharing_ranks((prompts, seeds))):
-            if rank == self.place:
-                own = range(len(all_prompts), len(all_prompts) + len(its_prompts))
-            all_prompts += its_prompts
-            all_seeds += its_seeds
-        return all_prompts, all_seeds, own
+        shared = self._of_sharing_ranks((prompts, seeds))
+        first = sum(len(its_prompts) for its_prompts, _ in shared[: self.place])
+        all_prompts = [prompt for its_prompts, _ in shared for prompt in its_prompts]
+        all_seeds = [seed for _, its_seeds in shared for seed in its_seeds]
+        return all_prompts, all_seeds, range(first, first + len(prompts))
 
     def _forget_prompts(self) -> None:
         """Drop the keys and values of earlier prompts, which vLLM keeps: the weights may be other

@@ -5,13 +5,12 @@ the run's end.
 import time
 from collections import ChainMap
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import torch.distributed as dist
 
 from bnpo.batch import WATCHED, Batch, sample_groups, sampling_seeds, watched_questions
-from bnpo.config import TrainConfig
 from bnpo.evaluation.program import evaluate_live
 from bnpo.evaluation.scores import describe_scores
 from bnpo.files import RunError, step_name, write_json, write_json_lines, writing
@@ -29,36 +28,6 @@ from bnpo.runs.folder import checkpoint_folder, claim_folder
 from bnpo.runs.metrics import Step, eval_metrics, rollout_rows, token_rows
 from bnpo.runs.prepare import PreparedRun
 from bnpo.runs.tracking import Tracker
-
-
-@dataclass(frozen=True)
-class Due:
-    """What the flags ask for after a step (0: before the first). An interval of 0 means never."""
-
-    evaluation: bool
-    watch: bool
-    """Answers to the watched questions."""
-    answers: bool
-    """A file with the step's answers."""
-    checkpoint: bool
-
-    @classmethod
-    def after(cls, step: int, last_step: int, config: TrainConfig) -> "Due":
-        """Return what is due after `step` of `last_step`."""
-        logging = config.logging
-        save_every = config.folder.save_every
-        is_last = step == last_step
-        evals, rollouts = logging.eval_every, logging.rollouts_every
-        return cls(
-            evaluation=evals > 0 and (step % evals == 0 or is_last),
-            watch=logging.watch_questions > 0
-            and rollouts > 0
-            and (step % rollouts == 0 or is_last),
-            # Starting with step 1, whose answers show the untrained model
-            answers=rollouts > 0 and (step - 1) % rollouts == 0,
-            # `record` also saves a new best model, and at the end.
-            checkpoint=save_every > 0 and step % save_every == 0,
-        )
 
 
 class Run:
@@ -132,13 +101,10 @@ class Run:
             self._open_folder(engine.gpu_memory)
         self._stopping = self._ranks.asked_to_stop()
         if not checkpoint and self.continues():
-            due = Due.after(0, prepared.steps, config)
-            if due.watch:
-                self._watch(0)
-            if due.evaluation:
-                scores = self._evaluate(0)
-                if self._tracker:
-                    self._tracker.write(0, scores)
+            self._watch(0)
+            scores = self._evaluate(0)
+            if self._tracker and scores:
+                self._tracker.write(0, scores)
             self._stopping = self._ranks.asked_to_stop()
         return self._learner, self._sampler, self._sync
 
@@ -163,9 +129,19 @@ class Run:
         """Return whether steps are left and nobody has asked to stop."""
         return self.progress.step < self._prepared.steps and not self._stopping
 
+    def _is_due(self, step: int, every: int) -> bool:
+        """Return whether what happens every so many steps (0: never), and after the last one, is
+        due after `step` (0: before the first).
+        """
+        return every > 0 and (step % every == 0 or step == self._prepared.steps)
+
     def _evaluate(self, step: int) -> dict[str, float]:
-        """Return the scores of the model after `step` (0: before the first). A collective."""
+        """Return the scores of the model after `step` (0: before the first), if they are due. A
+        collective.
+        """
         prepared, config = self._prepared, self._config
+        if not self._is_due(step, config.logging.eval_every):
+            return {}
         started = time.perf_counter()
         checkpoint = checkpoint_folder(self._folder, step)  # where the model will be if it is saved
         results = evaluate_live(
@@ -177,12 +153,13 @@ class Run:
         return eval_metrics(results) | {"seconds/evaluate": time.perf_counter() - started}
 
     def _watch(self, step: int) -> dict[str, float]:
-        """Let the model after `step` answer the watched questions, and return the seconds. A
-        collective.
+        """If it is due, let the model after `step` answer the watched questions, and return the
+        seconds. A collective.
         """
-        task = self._prepared.task
-        watched = self._config.logging.watch_questions
-        questions = watched_questions(len(task.problems), watched)
+        task, logging = self._prepared.task, self._config.logging
+        if not logging.watch_questions or not self._is_due(step, logging.rollouts_every):
+            return {}
+        questions = watched_questions(len(task.problems), logging.watch_questions)
         # With seeds of their own: the rest of the run is the same without these questions
         seeds = sampling_seeds(self._config.sampling.seed, WATCHED, questions)
         started = time.perf_counter()
@@ -200,9 +177,8 @@ class Run:
         Raises RunError for too many bad steps in a row, and InputError for a full disk.
         """
         config, number = self._config, step.number
-        due = Due.after(number, self._prepared.steps, config)
-        scores = self._evaluate(number) if due.evaluation else {}
-        watched = self._watch(number) if due.watch else {}
+        scores = self._evaluate(number)
+        watched = self._watch(number)
         is_bad = step.update.metrics["updates/skipped"] > 0
         bad_steps = self.progress.bad_steps + 1 if is_bad else 0
         self.progress = replace(
@@ -215,7 +191,8 @@ class Run:
             metrics = step.metrics(config, self._prepared.task.grader.ranges, self._learner.model)
             self._tracker.log(number, metrics | scores | watched | {"bad_steps": bad_steps})
             self._look_at_first_answers(step)
-        if due.answers or is_bad:
+        # Starting with step 1, whose answers show the untrained model
+        if is_bad or self._is_due(number - 1, config.logging.rollouts_every):
             self._write_answers(step)
         if bad_steps >= config.update.max_bad_steps:
             problem = (
@@ -225,7 +202,7 @@ class Run:
             kept = f"their answers are in {self._folder / 'rollouts'}"
             raise RunError(f"{problem} {number}. Each had an update that was skipped; {kept}")
         self._stopping = self._ranks.asked_to_stop()
-        if is_best or due.checkpoint or not self.continues():
+        if is_best or self._is_due(number, config.folder.save_every) or not self.continues():
             self._save()
 
     def _write_answers(self, step: Step) -> None:
