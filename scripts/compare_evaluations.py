@@ -60,7 +60,7 @@ def problem_means(folder: Path, protocol: dict) -> Means:
 
 def read(folders: tuple[Path, ...]) -> list[Means]:
     """Return the means of all folders, and print a line about those with other prompts. Raises
-    InputError if one has another suite, grader or limit than the first.
+    InputError if one has another suite, grader (or file of it) or limit than the first.
     """
     if len(folders) < 2:
         raise InputError("name the folders of at least two evaluations, the base first")
@@ -69,11 +69,11 @@ def read(folders: tuple[Path, ...]) -> list[Means]:
         for folder in folders
     ]
     for folder, protocol in zip(folders, protocols, strict=True):
-        for key in ("suite", "grader", "limit"):
+        for key in ("suite", "grader", "grader_sha256", "limit"):
             if protocol.get(key) != protocols[0].get(key):
                 fix = (
                     "scripts/regrade.py changes the grader"
-                    if key == "grader"
+                    if key.startswith("grader")
                     else "evaluate both with the same suite"
                 )
                 raise InputError(

@@ -75,7 +75,10 @@ def is_finished(row: Row) -> bool:
     for name, value in stored.items():
         # A setting that only one of them has was added or removed since.
         if value != expected.get(name, value):
-            differences.append(f"{name} is {value}, not {expected[name]}")
+            short = len(str(value)) < 80
+            differences.append(
+                f"{name} is {value}, not {expected[name]}" if short else f"{name} has changed"
+            )
     if differences:
         fix = "give --train-flags and --eval-flags as before, or move its folder away"
         raise InputError(
@@ -93,11 +96,11 @@ def _identity(protocol: dict) -> dict:
     trained = "/".join(Path(protocol["ckpt"]).parts[-3:]) if run else "the model"
     paths = {"model": short_name(run.get("model", protocol["ckpt"])), "ckpt": trained}
     evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
-    runs = {
-        f"repetitions of {name}": dataset["repetitions"]
-        for name, dataset in suite["datasets"].items()
-    }
-    return {"algo": None} | settings | paths | evaluated | {"suite": suite["name"]} | runs
+    # The number of problems and their hash are in the suite's file only if it limits or pins them
+    fields = {f"suite's {name}": suite[name] for name in suite if name != "datasets"}
+    for name, dataset in suite["datasets"].items():
+        fields |= {f"{key} of {name}": dataset[key] for key in dataset if dataset[key] is not None}
+    return {"algo": None} | settings | paths | evaluated | fields
 
 
 def is_trained(row: Row) -> bool:
@@ -108,11 +111,11 @@ def is_trained(row: Row) -> bool:
         return True
     if not (row.run / "config.json").exists():
         return False
-    from bnpo.runs.folder import check_changes
+    from bnpo.runs.folder import check_changes, code_hashes
 
     try:
         stored = open_folder(row.run)
-        check_changes(row.train, {})
+        check_changes(row.train, code_hashes(row.train))
     except InputError as error:
         raise InputError(f"{row.name}: {error}") from error
     batch = row.train.batch
@@ -175,21 +178,24 @@ def reproduce_all(rows: Sequence[Row], args: Args, start: Start | None) -> list[
     return errors
 
 
+def _rows_in(args: Args, folder: Path) -> list[Row]:
+    """Return all rows of the table with the seeds in `folder` and those of `args`."""
+    found = (re.search(r"-seed(\d+)$", path.name) for path in folder.glob("*-seed*"))
+    return all_rows(args, sorted({*args.seeds, *(int(match[1]) for match in found if match)}))
+
+
 def show(args: Args) -> None:
     """Print the table of all finished rows, including those of earlier calls, and write it
-    beside them. In place of rows that are not finished here, it has those of the repository.
+    beside them. If none is finished here, it has the rows of the repository.
     """
-    seeds = set(args.seeds)
-    for path in (*args.folder.glob("*-seed*"), *args.records.glob("*-seed*")):
-        match = re.search(r"-seed(\d+)$", path.name)
-        if match:
-            seeds.add(int(match[1]))
-    rows = all_rows(args, sorted(seeds))
-    found = {}
-    for row in rows:
-        record = args.records / row.name / "results.json"
-        if is_finished(row) or record.exists():
-            found[row.name] = row.results if is_finished(row) else record
+    rows = _rows_in(args, args.folder)
+    found = {row.name: row.results for row in rows if is_finished(row)}
+    if not found:
+        rows = _rows_in(args, args.records)
+        records = {row.name: args.records / row.name / "results.json" for row in rows}
+        found = {name: record for name, record in records.items() if record.exists()}
+        if found:
+            print(f"No row is finished in {args.folder}. These are our own, of {args.records}:\n")
     papers = TABLES[args.table].title if args.preset == "paper" else ""
     tables = make_tables(load_results(found.values()), always=papers)
     print(to_markdown(tables), end="")

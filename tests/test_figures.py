@@ -116,3 +116,9 @@ def test_the_score_of_a_run_is_found_beside_below_and_in_its_folder(write):
     assert dots.get_xdata().tolist() == [25, 25, 75]
     assert mean.get_xdata() == pytest.approx([125 / 3])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["BNPO"]
+    (runs[0] / "results.json").write_text(content.replace('"limit": null', '"limit": 5'))
+    with pytest.raises(ValueError, match="evaluated differently: suite arithmetic, limit 5, grad"):
+        draw_scores(group_runs([read_run(run) for run in runs]))
+    longer = write("--seed", "3", "--steps", "7", steps=3)
+    (longer / "results.json").write_text(content)
+    assert len(group_runs([read_run(run) for run in (*runs, longer)])) == 2

@@ -8,6 +8,8 @@ import pytest
 
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
+from bnpo.files import ROOT, write_json
+from bnpo.runs.folder import code_hashes
 from bnpo_estimators import ESTIMATORS
 from conftest import refused, run_ranks
 from paper.results import load_results, method_name
@@ -185,6 +187,33 @@ def test_a_template_from_a_file_is_noted_by_its_hash(write):
     assert note.startswith(f"template from a file (SHA-256 {digest}) (paper: chat of Qwen")
 
 
+def test_a_run_that_was_stopped_is_noted_with_its_step(write):
+    file = write("bnpo", "paper-1.5b")
+    content = json.loads(file.read_text())
+    content["protocol"]["run"] |= {"step": 37, "done": False}
+    file.write_text(json.dumps(content))
+    assert setting_notes(file) == ["checkpoint step-000037 (preset paper-1.5b: last): all our rows"]
+    content["protocol"]["run"] |= {"step": 195, "done": True}
+    file.write_text(json.dumps(content))
+    assert setting_notes(file) == []
+
+
+def test_a_rule_that_the_user_has_chosen_is_shown_and_noted(write):
+    rules = {
+        "mine.py:f": {"pass1": 0.4, "se": 0.02},
+        "default": {"pass1": 0.2, "se": 0.02},
+        "paper": {"pass1": 0.1, "se": 0.02},
+    }
+    file = write("base", ckpt=BASE, grader="mine.py:f")
+    content = json.loads(file.read_text())
+    for score in (*content["results"].values(), content["average"]):
+        score["by_rule"] = rules
+    file.write_text(json.dumps(content))
+    [result] = load_results([file])
+    assert {score for score, _ in result.scores.values()} == {0.4}
+    assert setting_notes(file) == ["grader mine.py:f (released code: paper): all our rows"]
+
+
 def test_differences_from_the_paper_are_noted(write):
     suite = {"temperature": 0.0, "top_p": 0.95, "template": "think"}
     suite |= {"max_prompt_tokens": 512, "max_answer_tokens": 2048}
@@ -286,6 +315,56 @@ def test_bad_input_is_one_line_before_anything_starts(flags, message, tmp_path, 
         reproduce.main(arguments(tmp_path / "rows", **flags), never)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "rows").exists()
+
+
+def finished_row(folder: Path, **flags) -> reproduce.Row:
+    """Return a row of the tiny model whose training and evaluation have ended, by its files."""
+    [row] = reproduce.chosen_rows(arguments(folder, preset="tiny", rows=("grpo",), **flags))
+    config = flat_settings(row.train) | code_hashes(row.train)
+    (row.run / "last").mkdir(parents=True)
+    row.evaluation.mkdir()
+    write_json(row.run / "config.json", config)
+    write_json(row.run / "end.json", {"step": row.train.batch.steps, "why": "done"})
+    suite = row.protocol["suite"]
+    for dataset in suite["datasets"].values():
+        dataset |= {"problems": 500, "sha256": 64 * "a"}
+    score = {"problems": 500, "repetitions": 4, "pass1": 0.5, "se": 0.01}
+    protocol = row.protocol | {"suite": suite, "dtype": "float32", "versions": {}}
+    results = {"protocol": protocol, "results": {"arithmetic": score}, "average": score}
+    write_json(row.results, json.loads(json.dumps(results, default=str)))
+    return row
+
+
+def test_an_edited_suite_or_estimator_makes_no_finished_row(tmp_path, monkeypatch):
+    suite, mine = tmp_path / "mine.json", tmp_path / "mine.py"
+    suite.write_text((ROOT / "evals" / "arithmetic.json").read_text())
+    mine.write_text("def short(text, reference):\n    return len(text) < 9\n")
+    flags = {"eval_flags": f"--suite {suite}", "train_flags": f"--rewards accuracy,{mine}:short"}
+    row = finished_row(tmp_path / "rows", **flags)
+    assert reproduce.is_trained(row)
+    assert reproduce.is_finished(row)
+    mine.write_text("def short(text, reference):\n    return len(text) < 8\n")
+    with refused("other settings would change the run: reward_sha256 has changed"):
+        reproduce.is_trained(row)
+    suite.write_text(suite.read_text().replace('"temperature": 0.6', '"temperature": 0.7'))
+    with refused("belongs to another row: suite's temperature is 0.6, not 0.7; give"):
+        reproduce.is_finished(row)
+
+
+def test_own_rows_are_shown_without_those_of_the_repository(tmp_path, capsys, monkeypatch):
+    recorded = finished_row(tmp_path / "recorded", seeds=(1,))
+    (recorded.folder / "results.json").write_text(recorded.results.read_text())
+    monkeypatch.setattr(reproduce.Args, "records", tmp_path / "recorded")
+    args = arguments(tmp_path / "rows", preset="tiny", rows=("grpo",), show=True)
+    reproduce.main(args)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"No row is finished in {tmp_path / 'rows'}. These are our own, of ")
+    assert "| GRPO | 50.0" in printed
+    finished_row(tmp_path / "rows", seeds=(0,))
+    reproduce.main(args)
+    printed = capsys.readouterr().out
+    assert "our own" not in printed
+    assert "seed1" not in printed
 
 
 def test_the_table_of_methods_has_all_of_them_and_takes_the_rows_of_table_1():

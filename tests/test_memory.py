@@ -333,6 +333,10 @@ def test_the_programs_plan_and_write_nothing(tmp_path):
     assert "\n40 answers per evaluation, of at most 128 tokens, at temperature " in printed
     assert re.search(r"0\.\d GPU-hours ", printed)
     assert not run.exists()
+    failed = python(*plan, "--tensor-parallel", "4")
+    assert failed.stderr.startswith(
+        "error: --data-parallel 1 times --tensor-parallel 4: needs --gp"
+    )
     failed = python("scripts/plan.py", "--gpu", "H100", *train, "--gpu-memory", "0.001")
     assert "\nweights " in failed.stdout
     assert failed.returncode

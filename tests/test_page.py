@@ -21,7 +21,7 @@ from conftest import json_lines, refused, run_ranks
 from runpage import __main__ as program
 from runpage.end import page_at_end
 from runpage.page import add_answers, page_of, write_page
-from runpage.run_files import all_advantages, signal_reward
+from runpage.run_files import all_advantages, evaluations, open_folder, signal_reward
 from runpage.serve import HTTPServer, PageHandler
 
 M = 16
@@ -182,6 +182,25 @@ def test_settings_that_json_does_not_have_are_text(tmp_path):
     text = gzip.decompress(base64.b64decode(data)).decode()
     [of_run] = json.loads(text, parse_constant=pytest.fail)["runs"]
     assert of_run["config"]["max_grad_norm"] == "inf"
+
+
+def test_an_unfinished_evaluation_is_called_so_and_a_users_copy_is_none(run):
+    sample = {"dataset": "a", "id": "1", "index": 0, "repetition": 0, "correct": True}
+    sample |= {"text": "7", "answer": "7"}
+    for place in ("step-000000", "step-000100", "step-000100.keep"):
+        (run / "evals" / place).mkdir(parents=True)
+        write_json_lines(run / "evals" / place / "samples.jsonl", [sample])
+    config = open_folder(run)
+    names = [facts["name"] for facts, _ in evaluations(run, config)]
+    assert names == ["run, step 0", "run, step 100"]
+    folder = run.parent / "row" / "eval"
+    folder.mkdir(parents=True)
+    suite = {"datasets": {"a": {"problems": 1, "repetitions": 2}}}
+    for repetitions, name in ((1, "row/eval (unfinished: 1 of 2 answers)"), (2, "row/eval")):
+        samples = [sample | {"repetition": j} for j in range(repetitions)]
+        write_json_lines(folder / "samples.jsonl", samples)
+        [(facts, _)] = evaluations(folder, {"protocol": {"suite": suite}})
+        assert facts["name"] == name
 
 
 def test_ids_that_questions_share_keep_their_answers_apart(run):
@@ -410,6 +429,20 @@ def test_densities_and_the_advantages_of_other_estimators(browser, tmp_path):
     assert (wrong[:3], wrong[heads.index("grpo")]) == (["q0", "0", "15"], "−0.25")
     assert wrong[heads.index("rloo")] == "−0.0667"
     assert seen.complaints == []
+
+
+@in_browser
+def test_a_mean_over_seeds_ends_with_the_first_of_them(browser, tmp_path):
+    """Runs that differ only in their seeds share a line. Another method has one of its own."""
+    lengths = {"a": ("0", "bnpo", 5), "b": ("1", "bnpo", 3), "c": ("0", "grpo", 6)}
+    runs = [
+        write_run(tmp_path / name, {1: with_right(4)}, "--seed", seed, "--algo", algo, steps=steps)
+        for name, (seed, algo, steps) in lengths.items()
+    ]
+    x, bnpo, grpo, *_ = Visitor(browser, *runs).open().plots()["reward/mean"]
+    assert x == [1, 2, 3, 4, 5, 6]
+    assert bnpo == pytest.approx([0.25, 0.25, (0.25 + 0.5) / 2, None, None, None])
+    assert grpo == [0.25] * 5 + [0.5]
 
 
 @in_browser

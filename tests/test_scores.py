@@ -110,6 +110,9 @@ def test_a_difference_that_cannot_be_estimated_is_no_0():
     zeros = paired_differences({"a": np.zeros(30)})["a"]
     assert describe_difference(zeros) == ("+0.0", "-", "1.0000", "-")
     assert paired_differences({"a": np.ones(5)})["a"]["p_value"] == 2 / 2**5
+    averages = np.array([(0.01 + 0.02 + 0.04) / 3, (0.04 + 0.02 + 0.01) / 3])
+    assert np.ptp(averages) > 0  # of two seeds, equal but for the last bit
+    assert paired_differences({"seeds": averages})["seeds"]["p_value"] == 2 / 2**2
     both = paired_differences({"a": np.zeros(30), "b": np.arange(30) / 30})
     assert [report["detectable"] is None for report in both.values()] == [True, False, False]
     assert describe_score({"pass1": 0.0, "se": 0.0}, problems=500) == "0.0 (below 0.6)"
@@ -141,6 +144,7 @@ def test_several_checkpoints_are_corrected_by_holm(tmp_path, capsys):
     first = folders[1]
     for other, message in (
         ({"grader": "paper"}, "has another grader than .*; scripts/regrade.py changes the grader"),
+        ({"grader_sha256": "0"}, "has another grader_sha256 than .*; scripts/regrade.py changes"),
         ({"limit": 10}, "has another limit than .*; evaluate both with the same suite"),
     ):
         write_json(first / "protocol.json", protocol | other)

@@ -10,7 +10,7 @@ import numpy as np
 
 from bnpo.config import PRESETS, flat_settings
 from bnpo.files import InputError, short_name, whole_json_lines
-from paper.results import NOT_COMPARED, load_results, method_name
+from paper.results import NOT_COMPARED, length_of, load_results, method_name
 from paper.tables import ROW_ORDER
 from runpage.run_files import open_folder
 
@@ -19,7 +19,7 @@ from runpage.run_files import open_folder
 class RunCurves:
     """A training run: method, seed, the settings by which runs are grouped, and its metrics by
     name, each [steps] with nan where it was not logged. `score` is its evaluation, if there is one:
-    pass@1 averaged over the data sets.
+    pass@1 averaged over the data sets, by the suite, limit and grader that `evaluated` names.
     """
 
     folder: Path
@@ -28,6 +28,7 @@ class RunCurves:
     settings: dict[str, str]
     metrics: dict[str, np.ndarray]
     score: float | None = None
+    evaluated: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,21 +66,25 @@ def read_run(folder: Path) -> RunCurves:
         name: np.array([line.get(name) for line in lines], float)
         for name in sorted(set().union(*lines))
     }
-    score = _score(folder)
-    return RunCurves(folder, method_name(config), config["seed"], settings, metrics, score)
+    score, evaluated = _score(folder)
+    if score is not None:  # it is that of the last step, while curves may end earlier
+        settings["length"] = length_of(config)
+    method = method_name(config)
+    return RunCurves(folder, method, config["seed"], settings, metrics, score, evaluated)
 
 
-def _score(folder: Path) -> float | None:
-    """Return the score in the run's results.json, which is beside it (a row of reproduce.py), below
-    it (a run of compare.py) or in it (a recorded row).
+def _score(folder: Path) -> tuple[float | None, str]:
+    """Return the score in the run's results.json, and what was evaluated. The file is beside the
+    run (a row of reproduce.py), below it (a run of compare.py) or in it (a recorded row).
     """
     beside = [folder.parent / "eval"] if folder.resolve().name == "train" else []
     for path in (*beside, folder / "eval", folder):
         if (path / "results.json").exists():
             [result] = load_results([path / "results.json"])
             *_, (mean, _) = result.scores.values()  # the average comes last
-            return mean
-    return None
+            used = (result.settings[name].value for name in ("suite", "limit", "grader"))
+            return mean, "suite {}, limit {}, grader {}".format(*used)
+    return None, ""
 
 
 def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
@@ -98,7 +103,7 @@ def group_runs(runs: Sequence[RunCurves]) -> dict[str, list[RunCurves]]:
         members = runs_by_method[method]
         varying = [
             name
-            for name in members[0].settings
+            for name in sorted(set().union(*(run.settings for run in members)))
             if len({run.settings.get(name) for run in members}) > 1
         ]
         for run in members:

@@ -105,7 +105,7 @@ def draw_scores(groups: Mapping[str, Sequence[RunCurves]]) -> Figure:
     """Draw the score of every evaluated run as a dot, and of each group the mean with its 95 % t
     interval over seeds, which needs two.
 
-    Raises ValueError if no run was evaluated.
+    Raises ValueError if no run was evaluated, or if they were evaluated differently.
     """
     scores = {
         label: np.array([100 * run.score for run in runs if run.score is not None])
@@ -114,6 +114,9 @@ def draw_scores(groups: Mapping[str, Sequence[RunCurves]]) -> Figure:
     scores = {label: values for label, values in scores.items() if len(values)}
     if not scores:
         raise ValueError("no run has a results.json of eval.py beside it")
+    every = {run.evaluated for runs in groups.values() for run in runs if run.score is not None}
+    if len(every) > 1:
+        raise ValueError(f"runs were evaluated differently: {'; '.join(sorted(every))}")
     with matplotlib.rc_context(STYLE):
         figure, [axes] = _figure(0.6 + 0.24 * len(scores), 1)
         for index, values in enumerate(scores.values()):

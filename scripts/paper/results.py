@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bnpo.config import FREE, GONE, PRESETS, flat_settings
 from bnpo.files import InputError, short_name, step_name
+from bnpo.grading.rewards import BOTH_RULES
 from bnpo.prompts import SYSTEM_PROMPTS
 
 PAPER_DATASETS = {
@@ -65,8 +66,8 @@ class Result:
     """One results.json: the row it belongs to, (pass@1, standard error) by column, and its settings
     by name.
 
-    `scores` are by the rule of the paper's released code, `ours` by this project's. Old files have
-    only scores by the rule of their protocol.
+    `scores` are by the rule of the paper's released code, or another one that the user has chosen,
+    and `ours` by this project's. Old files have only scores by the rule of their protocol.
     """
 
     path: Path
@@ -131,11 +132,18 @@ def _result(path: Path, content: dict) -> Result:
     scores, ours = {}, {}
     for name, score in columns.items():
         by_rule = score.get("by_rule", {})
-        released = by_rule.get("paper", score)
+        released = by_rule.get(_shown_rule(protocol), score)
         scores[name] = (float(released["pass1"]), float(released["se"]))
         if by_rule.keys() >= {"default", "paper"}:
             ours[name] = (float(by_rule["default"]["pass1"]), float(by_rule["default"]["se"]))
     return Result(path, model, method_name(run) if run else "Base", scores, ours, settings)
+
+
+def _shown_rule(protocol: dict) -> str:
+    """Return the rule whose scores are shown: that of the released code, or another one that the
+    user has chosen.
+    """
+    return "paper" if protocol["grader"] in BOTH_RULES else protocol["grader"]
 
 
 def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Setting]:
@@ -143,7 +151,8 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
     between files.
     """
     suite = protocol["suite"]
-    has_released_rule = all("paper" in score.get("by_rule", {}) for score in scores.values())
+    rule = _shown_rule(protocol)
+    has_rule = all(rule in score.get("by_rule", {}) for score in scores.values())
     # `chat` is the model's own chat template. Only that of the Qwen2.5-Math models is the paper's.
     owner = "Qwen2.5-Math" if model.startswith("Qwen2.5-Math-") else model
     if suite["template"] in SYSTEM_PROMPTS:
@@ -158,9 +167,7 @@ def _protocol_settings(protocol: dict, scores: dict, model: str) -> dict[str, Se
         "longest prompt": Setting(suite["max_prompt_tokens"], "paper", 1024),
         "longest answer": Setting(suite["max_answer_tokens"], "paper", 3072),
         "limit": Setting(protocol["limit"] or "none", "paper", "none"),
-        "grader": Setting(
-            "paper" if has_released_rule else protocol["grader"], "released code", "paper"
-        ),
+        "grader": Setting(rule if has_rule else protocol["grader"], "released code", "paper"),
         "dtype": Setting(protocol["dtype"], "usual", "bfloat16"),
         "evaluation seed": Setting(protocol["seed"]),
     }
@@ -182,14 +189,16 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
     run, checkpoint = protocol["run"], Path(protocol["ckpt"]).name
     final = run["steps"] and step_name(run["steps"])
     if checkpoint == final or not checkpoint.startswith(("best", "step-")):
-        checkpoint = "last"  # --ckpt was the run's folder, which stands for its last checkpoint
+        # --ckpt may be the run's folder, which stands for its last checkpoint. Old files do not say
+        # whether the run was done.
+        checkpoint = "last" if run.get("done", True) else step_name(run["step"])
     preset_of_model = {short_name(str(config.data.model)): name for name, config in PRESETS.items()}
     preset = preset_of_model.get(model, run["preset"])
     source, standard = f"preset {preset}", flat_settings(PRESETS[preset])
     settings = {
         "training seed": Setting(run["seed"]),
         "checkpoint": Setting(checkpoint, source, "last"),
-        "training length": Setting(_length(run), source, _length(standard)),
+        "training length": Setting(length_of(run), source, length_of(standard)),
     }
     for name, expected in standard.items():
         if name in run and name not in NOT_COMPARED:
@@ -197,6 +206,6 @@ def _training_settings(protocol: dict, model: str) -> dict[str, Setting]:
     return settings
 
 
-def _length(run: dict) -> str:
+def length_of(run: dict) -> str:
     """Return the length of a run as text: --steps, or else --epochs."""
     return f"{run['steps']} steps" if run["steps"] else f"{run['epochs']} epochs"

@@ -198,13 +198,10 @@ class Row:
         for an unknown suite.
         """
         config, suite = self.evaluate, chosen_suite(self.evaluate, Path())
-        datasets = {
-            name: {"repetitions": dataset.repetitions} for name, dataset in suite.datasets.items()
-        }
         return {
             "ckpt": config.ckpt,
             "run": self.train and flat_settings(self.train),
-            "suite": {"name": suite.name, "datasets": datasets},
+            "suite": suite.without_rules(),
             "seed": config.seed,
             "limit": config.limit,
             "grader": suite.grader,

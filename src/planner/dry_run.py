@@ -57,7 +57,15 @@ def dry_run_evaluation(config: EvalConfig, planning: Planning | None = None) -> 
     suite = chosen_suite(config, local_folder(config.ckpt) or Path(config.ckpt))
     inputs, seconds = evaluation_inputs(config.ckpt, suite), {}
     if planning:
-        sampling = sampling_seconds(inputs, planning, inputs.answers, config.tensor_parallel)
+        size, gpus = config.tensor_parallel, planning.gpus or 1
+        samplers = config.data_parallel or max(1, gpus // size)
+        if samplers * size > gpus:
+            raise InputError(
+                f"--data-parallel {samplers} times --tensor-parallel {size}: needs --gpus "
+                f"{samplers * size} or more"
+            )
+        busy = replace(planning, gpus=samplers * size)
+        sampling = sampling_seconds(inputs, busy, inputs.answers, size)
         seconds = {"sampling": sampling, "start": START_SECONDS}
     print_plan([f"model {config.ckpt}", *inputs.lines], seconds, planning)
     if planning is None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from bnpo.config import FREE, GONE, OF_ONE_RUN, PRESETS, TrainConfig, flat_settings
 from bnpo.data import Columns, built_in_problems, load_problems
-from bnpo.files import ROOT, InputError, read_json, read_json_lines, whole_json_lines
+from bnpo.files import ROOT, InputError, read_json, read_json_lines, step_of, whole_json_lines
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
 from bnpo_estimators import AS_THEY_ARE, ESTIMATORS, Method, compute_advantages
 
@@ -43,9 +43,13 @@ def open_folder(folder: Path) -> dict:
 
 
 def shown_name(folder: Path, config: dict) -> str:
-    """Return the name of a folder, without the hash that eval.py puts behind those it names."""
-    name = folder.resolve().name
-    return re.sub("-[0-9a-f]{8}$", "", name) if "protocol" in config else name
+    """Return the name of a folder, without the hash that eval.py puts behind those it names. The
+    folders `train` and `eval` of a row of reproduce.py have the row's name in front.
+    """
+    folder = folder.resolve()
+    if folder.name in ("train", "eval"):
+        return f"{folder.parent.name}/{folder.name}"
+    return re.sub("-[0-9a-f]{8}$", "", folder.name) if "protocol" in config else folder.name
 
 
 def run_data(folder: Path, config: dict) -> dict:
@@ -58,7 +62,7 @@ def run_data(folder: Path, config: dict) -> dict:
     settings = {name: config[name] for name in flat_settings(TrainConfig()) if name in config}
     preset = flat_settings(PRESETS[config["preset"]]) if config["preset"] in PRESETS else settings
     return {
-        "name": folder.resolve().name,
+        "name": shown_name(folder, config),
         "seed": config["seed"],
         "end": why_ended(folder),
         "going": not (folder / "end.json").exists(),
@@ -195,7 +199,8 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
     texts of answers.
     """
     is_evaluation = "protocol" in config
-    for place in [folder] if is_evaluation else sorted((folder / "evals").glob("step-*")):
+    during_run = (path for path in (folder / "evals").glob("step-*") if step_of(path) is not None)
+    for place in [folder] if is_evaluation else sorted(during_run):
         samples = whole_json_lines(place / "samples.jsonl")
         # Samples were written in the order in which they finished.
         samples.sort(key=lambda sample: (sample["dataset"], sample["index"], sample["repetition"]))
@@ -211,8 +216,14 @@ def evaluations(folder: Path, config: dict) -> Iterator[tuple[dict, list]]:
             )
             texts.append([[answer["text"], answer["answer"]] for answer in answers[:EVAL_TEXTS]])
         if problems:
-            step = "" if is_evaluation else f", step {int(place.name[5:])}"
-            facts = {"name": shown_name(folder, config) + step, "problems": problems}
+            which = f", step {step_of(place)}"
+            if is_evaluation:
+                sets = config["protocol"]["suite"]["datasets"].values()
+                expected = sum(dataset["problems"] * dataset["repetitions"] for dataset in sets)
+                # The missing ones are the longest, so the score may be too high
+                unfinished = f" (unfinished: {len(samples)} of {expected} answers)"
+                which = unfinished if len(samples) < expected else ""
+            facts = {"name": shown_name(folder, config) + which, "problems": problems}
             yield facts | {"protocol": readable_protocol(config)}, texts
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, product
 from operator import itemgetter
@@ -28,7 +28,6 @@ from bnpo.files import (
     InputError,
     lock,
     read_json,
-    read_text,
     whole_json_lines,
     write_json,
     writing,
@@ -37,7 +36,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.imports import source_hashes
 from bnpo.policy.folder import training_config
-from bnpo.prompts import SYSTEM_PROMPTS, asks_for_tags, stop_token_ids
+from bnpo.prompts import asks_for_tags, stop_token_ids
 from bnpo.tasks import Problem
 from mathequal.workers import Failure
 
@@ -93,10 +92,7 @@ class Evaluation:
 
     def hashed_suite(self) -> dict:
         """Return the suite's fields, with number and hash of the problems of every data set."""
-        suite = asdict(self.suite)
-        del suite["grader"], suite["both_rules"]  # the samples do not depend on them
-        if self.suite.template not in SYSTEM_PROMPTS:
-            suite["template"] = read_text(self.suite.template)
+        suite = self.suite.without_rules()
         for name, problems in self.problems.items():
             suite["datasets"][name] |= {"problems": len(problems), "sha256": content_hash(problems)}
         return suite

@@ -163,8 +163,9 @@ def paired_differences(differences: Mapping[str, np.ndarray]) -> dict[str, dict]
     report, means, variances, degrees, problems = {}, [], [], [], 0
     for name, values in differences.items():
         means.append(values.mean())
-        # The variances are those of the means. The computed one of equal values may not be 0
-        variances.append(values.var(ddof=1) / len(values) if np.ptp(values) > 0 else 0.0)
+        # The variances are those of the means. Equal values may differ in their last bits
+        equal = np.ptp(values) < 1e-9
+        variances.append(0.0 if equal else values.var(ddof=1) / len(values))
         degrees.append(len(values) - 1)
         problems += len(values)
         report[name] = _t_test(means[-1], variances[-1], degrees[-1], len(values))

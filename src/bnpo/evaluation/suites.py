@@ -4,7 +4,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,9 +21,9 @@ from bnpo.config import (
 )
 from bnpo.data import Columns, content_hash, folder_and_config, load_problems
 from bnpo.errors import is_first_rank
-from bnpo.files import ROOT, InputError, read_json
+from bnpo.files import ROOT, InputError, read_json, read_text
 from bnpo.grading.rewards import BOTH_RULES, GRADERS, check_function, reference_number
-from bnpo.prompts import chat_template, encode_prompt, render_prompt
+from bnpo.prompts import SYSTEM_PROMPTS, chat_template, encode_prompt, render_prompt
 from bnpo.tasks import Problem, built_in_problems, is_built_in
 
 SUITES = ROOT / "evals"
@@ -71,6 +71,14 @@ class Suite:
     def longest(self) -> int:
         """The most tokens of prompt plus answer."""
         return self.max_prompt_tokens + self.max_answer_tokens
+
+    def without_rules(self) -> dict:
+        """Return the fields that samples depend on, with the text of a template's file."""
+        fields = asdict(self)
+        del fields["grader"], fields["both_rules"]
+        if self.template not in SYSTEM_PROMPTS:
+            fields["template"] = read_text(self.template)
+        return fields
 
 
 def load_suite(name: str) -> Suite:

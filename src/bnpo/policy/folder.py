@@ -19,6 +19,7 @@ from bnpo.files import (
     line_of,
     read_json,
     split_revision,
+    step_of,
     unwritable,
 )
 
@@ -118,15 +119,18 @@ def local_folder(model: str) -> Path | None:
 
 
 def training_config(folder: Path) -> dict | None:
-    """Return the config.json of the run of the checkpoint `folder`, or of its merged model. None if
-    it is of no run.
+    """Return the config.json of the run of the checkpoint `folder`, or of its merged model, with
+    the `step` of the checkpoint and whether the run is `done`. None if it is of no run.
     """
     folder = folder.resolve()
     if folder.name == MERGED:
         folder = folder.parent
     if folder.parent.name != "checkpoints":
         return None
-    return _settings(folder.parent.parent) or None
+    run = folder.parent.parent
+    settings, end = _settings(run), run / "end.json"
+    done = end.is_file() and read_json(end, "it was edited").get("why") == "done"
+    return {**settings, "step": step_of(folder), "done": done} if settings else None
 
 
 def _settings(folder: Path) -> dict:

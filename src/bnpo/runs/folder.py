@@ -6,6 +6,7 @@ from filelock import FileLock
 
 from bnpo.config import FREE, REMOVED, TrainConfig, flat_settings
 from bnpo.files import InputError, lock, read_json, step_name, write_json, writing
+from bnpo.imports import source_hashes
 
 # One entry per step
 STEP_FOLDERS = ("checkpoints", "evals", "rollouts", "tokens", "watch")
@@ -46,6 +47,16 @@ def claim_folder(config: TrainConfig, facts: dict) -> None:
     folder = config.folder.output_dir
     with writing(folder):
         write_json(folder / "config.json", flat_settings(config, **facts))
+
+
+def code_hashes(config: TrainConfig) -> dict:
+    """Return the hashes of the user's rewards and estimator, as config.json has them."""
+    rewards = [reward for reward in config.data.rewards if ":" in reward]
+    estimators = [config.method.algo] if ":" in config.method.algo else []
+    return {
+        "reward_sha256": {reward: source_hashes(reward) for reward in rewards},
+        "algo_sha256": {estimator: source_hashes(estimator) for estimator in estimators},
+    }
 
 
 def check_changes(config: TrainConfig, data_facts: dict) -> None:

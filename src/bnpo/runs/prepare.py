@@ -33,7 +33,6 @@ from bnpo.evaluation.suites import (
 from bnpo.files import InputError, read_json, writing
 from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import forms_of, inline_rewards
-from bnpo.imports import source_hashes
 from bnpo.policy.folder import (
     adapter_base,
     check_model,
@@ -46,7 +45,13 @@ from bnpo.policy.memory import ModelShape, check_memory
 from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_token_ids
 from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
-from bnpo.runs.folder import check_changes, check_output_dir, checkpoint_folder, lock_run
+from bnpo.runs.folder import (
+    check_changes,
+    check_output_dir,
+    checkpoint_folder,
+    code_hashes,
+    lock_run,
+)
 from bnpo.tasks import Problem
 
 
@@ -345,13 +350,10 @@ def input_hashes(
     """Return hashes of what a run reads by a name, so that --resume notices other content under
     the same names.
     """
-    rewards = [reward for reward in config.data.rewards if ":" in reward]
-    estimators = [config.method.algo] if ":" in config.method.algo else []
     hashes = {
         # They depend on the chat template, which may write the date, and on the tokenizer.
         "prompts_sha256": _sha256(json.dumps(prompts)),
-        "reward_sha256": {reward: source_hashes(reward) for reward in rewards},
-        "algo_sha256": {estimator: source_hashes(estimator) for estimator in estimators},
+        **code_hashes(config),
         "evaluated": {},
     }
     if evaluation:

@@ -71,7 +71,7 @@ function charts(runs) {
   const settings = [...Map.groupBy(runs, (run) => JSON.stringify(run.config)).values()];
   const named = { ...rewardCharts(runs), ...CHARTS, ...moreCharts(namesIn(runs.flatMap((run) => run.lines))) };
   const found = Object.entries(named).map(([metric, [title, caption, errorMetric]]) => {
-    const series = settings.map((same) => lineOf(same, metric, errorMetric, steps, runs.indexOf(same[0])));
+    const series = settings.map((same, i) => lineOf(same, metric, errorMetric, steps, i));
     return { metric, name: metric.replace(/\/(cv|pass1)$/, ""), title, caption, x: steps,
       series: series.filter(({ y }) => y.some((value) => value != null)) };
   });
@@ -139,13 +139,15 @@ function smoothed(series, count) {
   return { ...series, y: over(y), low: band ? over(low) : null, high: band ? over(high) : null, raw: y };
 }
 
-// The mean of runs that differ only in their seeds, in a band from the smallest to the largest value. For a single run
-// the band is one standard error on both sides.
+// The mean of runs that differ only in their seeds, in a band from the smallest to the largest value, up to the last
+// step that all of them have: a mean of those that are left would show a jump. For a single run the band is one
+// standard error on both sides.
 function lineOf(same, metric, errorMetric, steps, style) {
+  const last = Math.min(...same.filter((run) => run.steps.length).map((run) => run.steps.at(-1)));
   const columns = same.map((run) => column(run, metric)), errors = column(same[0], `${errorMetric}`);
   const points = steps.map((step) => {
     const values = columns.map((column) => column.get(step)).filter((value) => value != null), error = errors.get(step);
-    if (!values.length) return [null, null, null];
+    if (!values.length || (same.length > 1 && step > last)) return [null, null, null];
     if (same.length > 1) return [mean(values), Math.min(...values), Math.max(...values)];
     return error == null ? [values[0], null, null] : [values[0], values[0] - error, values[0] + error];
   });
