@@ -2,7 +2,7 @@
 #              MODEL=smollm2 trains a real model of 135M parameters instead (10 to 25 minutes)
 # make test    install, run the tests of every promise
 # make test-all   install, run all other tests too: model families, a real model, the hub, a browser, launchers
-# make check   install, check style and types, run the tests that start no program and measure no time
+# make check   install, check style and types, run the small tests, which start no program
 # make lint    install, check style and the imports between packages
 # make bench   install with TRL, run the benchmarks of docs/performance.md
 # make conformance   install with TRL and verl, compare their advantages and losses and the formulas of the paper's

@@ -79,11 +79,12 @@ def read(folders: tuple[Path, ...]) -> list[Means]:
                 raise InputError(
                     f"{folder}: has another {key} than {folders[0]} (see protocol.json); {fix}"
                 )
-        # Of models with one tokenizer, they differ by chat template, system prompt or thinking
+        # A hash of token ids, which also differ between tokenizers
         if protocol.get("prompts_sha256") != protocols[0].get("prompts_sha256"):
             print(
-                f"{folder}: its prompts differ from those of {folders[0]}, so the difference is "
-                "not that of the models alone; a suite can set system_prompt and thinking"
+                f"{folder}: the token ids of its prompts differ from those of {folders[0]}. If "
+                "both models have one tokenizer, chat template, system prompt or thinking differ; "
+                "a suite can set system_prompt and thinking"
             )
     return [
         problem_means(folder, protocol) for folder, protocol in zip(folders, protocols, strict=True)

@@ -120,9 +120,10 @@ def ranks(monkeypatch):
         ("--algo gdpo --decompose", "--decompose: gdpo takes the rewards apart itself; use --no-"),
         ("--rewards accuracy,luck", "--rewards: unknown reward 'luck'; known: accuracy, format"),
         ("--rewards accuracy,accuracy", "--rewards: accuracy, accuracy: names repeat"),
+        ("--rewards accuracy,src/bnpo/loop.py:mean", "the name 'mean' has another meaning in met"),
         (
-            "--rewards accuracy,src/bnpo/loop.py:mean",
-            "the name mean has another meaning in metrics",
+            "--rewards accuracy,src/bnpo/loop.py:all",
+            "the name 'all' has another meaning in metrics",
         ),
         ("--rewards ,", "--rewards: name at least one"),
         ("--reward-range 1 0", "--reward-range: 1 0: must be two finite numbers"),
@@ -264,7 +265,7 @@ def test_answer_tags_count_if_the_prompt_asks_for_them_without_a_reward(ranks, t
         assert prepared.task.answer_tags == asked
 
 
-def test_a_call_from_python_without_preset_or_folder_is_refused():
+def test_a_call_from_python_without_preset_or_folder_is_refused(ranks):
     for config in (TrainConfig(), PRESETS["tiny"]):
         with refused("the settings need a preset and an output_dir: with_settings"):
             prepare_run(config)

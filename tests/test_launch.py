@@ -320,7 +320,7 @@ def test_packages_for_cpus_on_a_machine_with_a_gpu_are_a_line_or_hide_the_gpu(
     ],
 )
 def test_gpus_older_than_ampere_sample_in_float16(
-    capabilities, dtype, format, machine, monkeypatch
+    capabilities, dtype, format, machine, monkeypatch, tmp_path
 ):
     machine(Machine(capabilities=capabilities))
     monkeypatch.setenv("RANK", "0")
@@ -330,7 +330,7 @@ def test_gpus_older_than_ampere_sample_in_float16(
         with refused(format):
             number_format(dtype, gpus)
         with refused(format):
-            prepare_run(with_settings(PRESETS["tiny"], dtype=dtype))
+            prepare_run(with_settings(PRESETS["tiny"], dtype=dtype, output_dir=tmp_path / "run"))
     else:
         assert number_format(dtype, gpus) == format
 

@@ -329,7 +329,7 @@ def test_a_checkpoint_of_another_number_of_ranks_must_be_converted(tmp_path):
     assert find_checkpoint(tmp_path, 1).step == 3
 
 
-@pytest.mark.parametrize(("n", "step", "place"), [(4, 0, 0), (4, 2, 8), (5, 1, 4)])
+@pytest.mark.parametrize(("n", "step", "place"), [(4, 0, 0), (4, 2, 8), (4, 3, 14), (5, 1, 4)])
 def test_two_epochs_of_ten_problems_end_after_four_steps(n, step, place):
     """Also where a run continues: in its second epoch, or with other questions per step."""
     config = with_settings(PRESETS["tiny"], steps=None, epochs=2, questions_per_step=n)

@@ -115,6 +115,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 NO_PATTERN = ": --answer-pattern '([0-9]) eggs' finds nothing in the answer '3 + 4 = <<3+4=7>>7"
 EGGS = {"problem_field": "question", "answer_pattern": "([0-9]) eggs"}
 BOX = {"answer_pattern": "last_box"}
+LONG = "1" * 5000
 MISSING = "field 'problem' is missing; there are question, answer; name it with --problem-field"
 
 
@@ -128,12 +129,8 @@ MISSING = "field 'problem' is missing; there are question, answer; name it with 
         ("list.json", [TWO[0], "more"], {}, ":2: a str where a JSON object is needed"),
         ("list.json", "[{},\n{}", {}, ":2: not JSON (Expecting ',' delimiter, column 3); the file"),
         ("a.jsonl", "[" * 100_000, {}, ":1: has too many brackets within brackets"),
-        (
-            "a.jsonl",
-            '{}\n{"answer": ' + "1" * 5000,
-            {},
-            ":2: has too long a number; write it as a text",
-        ),
+        ("a.jsonl", f'{{}}\n{{"answer": {LONG}}}', {}, ":2: a number has more than 4,300 digits"),
+        ("list.json", f"[{LONG}]", {}, ": a number has more than 4,300 digits; write it as a text"),
         ("a.jsonl", b"\xff\xfe utf-16", {}, "is not UTF-8 text (invalid start byte at byte 0)"),
         ("a.jsonl", b"\x1f\x8b\x08 gzip", {}, ": cannot be read ("),
         ("a.jsonl.xz", lzma.compress(b"{}" * 99)[:-9], {}, ": cannot be read ("),

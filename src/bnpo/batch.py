@@ -210,8 +210,8 @@ def sample_groups(
         greedy_too="greedy_rewards" in config.method.estimator.needs,
     )
     started = time.perf_counter()
-    # Answers and their rewards [K][answers], which are still being computed, by index in `own` and
-    # greedy or not: vLLM ends in any order
+    # (index in `own`, whether it is greedy) -> answers, and the futures of their rewards
+    # [K][answers]. A dictionary, because vLLM finishes prompts in any order
     pending: dict[tuple[int, bool], tuple[list[Answer], list[list[Future]]]] = {}
     for group in sampled:
         # Grading starts while other answers are sampled; slow comparisons run in worker processes

@@ -180,8 +180,8 @@ class DataSettings:
             )
         if reserved := {"mean", "se", "timeouts", "errors", ALL_REWARDS}.intersection(names):
             raise InputError(
-                f"--rewards: the name {reserved.pop()} has another meaning in metrics or --signal; "
-                "give the function another name"
+                f"--rewards: the name '{reserved.pop()}' has another meaning in metrics or "
+                "--signal; give the function another name"
             )
         if not -math.inf < low < high < math.inf:
             raise InputError(

@@ -165,7 +165,7 @@ def check_process() -> None:
         raise InputError(f"PYTHONOPTIMIZE=2 or python -OO: {problem}")
     try:
         temporary = tempfile.gettempdir()
-    except OSError as error:  # of a system that can only be read
+    except OSError as error:  # no folder is writable: a read-only system, or a full disk
         raise InputError(f"TMPDIR: {line_of(error)}; set TMPDIR to a folder of yours") from error
     # The path of a socket has at most 107 characters, and libraries append up to 45
     if len(os.fsencode(temporary)) > 60:

@@ -244,7 +244,10 @@ def read_json_lines(path: str | Path) -> list[tuple[str, dict]]:
             f"the file needs {needed}"
         ) from error
     except ValueError as error:  # Python reads no number of more than 4,300 digits
-        raise InputError(f"{path}:{number}: has too long a number; write it as a text") from error
+        place = path if is_list else f"{path}:{number}"
+        raise InputError(
+            f"{place}: a number has more than 4,300 digits; write it as a text"
+        ) from error
     except RecursionError as error:
         raise InputError(f"{path}:{number}: has too many brackets within brackets") from error
     for number, row in rows:

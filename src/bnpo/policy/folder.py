@@ -150,8 +150,8 @@ def model_hash(folder: Path) -> str:
 
 
 def adapter_base(folder: Path, *, weights: bool = True) -> Path | None:
-    """Return the folder of the model under the LoRA adapter in `folder`, which is downloaded (with
-    `weights`, if asked for). None: it is no adapter.
+    """Return the folder of the base model of the LoRA adapter in `folder`. None: it is no adapter.
+    A base model of the hub is downloaded, its weights only with `weights`.
     """
     file = folder / "adapter_config.json"
     if not file.is_file():

@@ -130,8 +130,8 @@ class Run:
         return self.progress.step < self._prepared.steps and not self._stopping
 
     def _is_due(self, step: int, every: int) -> bool:
-        """Return whether what happens every so many steps (0: never), and after the last one, is
-        due after `step` (0: before the first).
+        """Return whether something that is done every `every` steps (0: never), and after the last
+        one, is due after `step`. Step 0 is before the first step.
         """
         return every > 0 and (step % every == 0 or step == self._prepared.steps)
 
