@@ -186,26 +186,30 @@ def _rows_in(args: Args, folder: Path) -> list[Row]:
 
 def show(args: Args) -> None:
     """Print the table of all finished rows, including those of earlier calls, and write it
-    beside them. If none is finished here, it has the rows of the repository.
+    beside them. If none is finished here, print the table of the repository's rows.
     """
     rows = _rows_in(args, args.folder)
-    found = {row.name: row.results for row in rows if is_finished(row)}
-    if not found:
+    own = {row.name: row.results for row in rows if is_finished(row)}
+    recorded = {}
+    if not own:
         rows = _rows_in(args, args.records)
         records = {row.name: args.records / row.name / "results.json" for row in rows}
-        found = {name: record for name, record in records.items() if record.exists()}
-        if found:
-            print(f"No row is finished in {args.folder}. These are our own, of {args.records}:\n")
+        recorded = {name: record for name, record in records.items() if record.exists()}
+        print(f"No row is finished in {args.folder}.", end=" ")
+        if recorded:
+            print(f"These are from {os.path.relpath(args.records)}:", end="")
+        elif args.preset == "paper":
+            print("All numbers are from the paper:", end="")
+        print("\n")
+    found = own or recorded
     papers = TABLES[args.table].title if args.preset == "paper" else ""
     tables = make_tables(load_results(found.values()), always=papers)
     print(to_markdown(tables), end="")
     missing = [row.name for row in rows if row.name not in found]
     if missing:
         print(f"\nNot finished: {', '.join(missing)}.")
-    if found:
+    if own:
         print(write_tables(tables, args.folder / f"{args.table}.md"))
-    else:
-        print(f"No row is finished yet{papers and ': all numbers are from the paper'}.")
 
 
 def main(args: Args, start: Start | None = None) -> None:

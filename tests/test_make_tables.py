@@ -358,12 +358,14 @@ def test_own_rows_are_shown_without_those_of_the_repository(tmp_path, capsys, mo
     args = arguments(tmp_path / "rows", preset="tiny", rows=("grpo",), show=True)
     reproduce.main(args)
     printed = capsys.readouterr().out
-    assert printed.startswith(f"No row is finished in {tmp_path / 'rows'}. These are our own, of ")
+    assert printed.startswith(f"No row is finished in {tmp_path / 'rows'}. These are from ")
+    assert not (tmp_path / "rows" / "table1.md").exists()
     assert "| GRPO | 50.0" in printed
     finished_row(tmp_path / "rows", seeds=(0,))
     reproduce.main(args)
     printed = capsys.readouterr().out
-    assert "our own" not in printed
+    assert "These are from" not in printed
+    assert (tmp_path / "rows" / "table1.md").exists()
     assert "seed1" not in printed
 
 
