@@ -67,9 +67,10 @@ def check(model: str) -> list[str]:
     """Return lines about what was compared and found. Raises InputError for a model that cannot
     be trained.
     """
-    folder = model_folder(model, weights=False)
+    folder = model_folder(model, weights=False, adapters=False)
     has_weights = any(folder.glob("*.safetensors"))
-    check_weights(folder)
+    if has_weights:  # of a model on the hub, there may be the index alone
+        check_weights(folder)
     if not has_weights and any(folder.glob("*.bin")):
         model_folder(model)  # raises InputError, which names the cure
     config = model_config(folder)

@@ -94,6 +94,7 @@ def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> 
         "resume": False,
         "eval_every": 0,
         "watch_questions": 0,
+        "sampler_ranks": 1,  # this process is the only rank
     }
     if config.method.k:  # below the number of answers
         changes["k"] = min(config.method.k, answers - 1)
@@ -103,7 +104,7 @@ def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> 
 def sample_answers(config: TrainConfig) -> Sample:
     """Return answers to the questions of the first step of a run. Raises InputError."""
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # as the launcher does
-    prepared = prepare_run(config)
+    prepared = prepare_run(config, trains=False)
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     from bnpo.policy.sampler import Sampler  # imports vLLM

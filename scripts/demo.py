@@ -42,6 +42,7 @@ class Demo:
     ranks: int
 
 
+OF_A_DEMO = {"base", "run", "final", "summary.json", "report.html"}
 DEMOS = {
     "tiny": Demo("arithmetic", "auto", steps=60, ranks=min(2, torch.cuda.device_count() or 2)),
     # The run itself evaluates greedy answers to the same problems. Two ranks are not faster and
@@ -149,6 +150,12 @@ def move_aside(folder: Path) -> Path:
         is_new = not path.exists() or (path.is_dir() and not any(path.iterdir()))
         if not is_new and not (path / "base" / "protocol.json").exists():
             raise InputError(f"{path}: holds no demo; move it away, or choose another --output-dir")
+        found = {child.name for child in path.iterdir()} if path.exists() else set()
+        if others := sorted(name for name in found - OF_A_DEMO if not name.startswith(".")):
+            raise InputError(
+                f"{path}: holds {others[0]} beside a demo; move it away, or choose another "
+                "--output-dir"
+            )
     if (folder / "summary.json").exists():
         shutil.rmtree(earlier, ignore_errors=True)
         folder.rename(earlier)

@@ -51,6 +51,11 @@ def gains_of(text: str, answers: int, questions: int) -> dict[str, np.ndarray]:
     except ValueError as error:
         raise InputError(f"{text!r}: cannot be split into flags: {error}") from error
     method = parse_command(Method, ["--algo", *words])
+    if method.rescale_advantages or method.beta_moments != Method.beta_moments:
+        raise InputError(
+            f"{text!r}: what --rescale-advantages and --beta-moments change depends on the batch, "
+            "and is not shown; leave them out"
+        )
     with naming_flags():
         if method.algo in ("bnpo", "curverl"):
             method.check(questions, answers, 1)

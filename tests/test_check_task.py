@@ -76,3 +76,8 @@ def test_fewer_answers_than_pass_at_k_asks_for(tmp_path):
     small = smaller(config, questions=4, answers=4, folder=tmp_path / "run")
     check_config(small, ranks=1)
     assert small.method.k == 3
+
+
+def test_a_run_of_several_gpus_can_be_tried_with_one(tmp_path):
+    config, _ = parse_train_config(["--preset", "tiny", "--sampler-ranks", "2"], has_cuda=False)
+    assert smaller(config, questions=4, answers=4, folder=tmp_path).hardware.sampler_ranks == 1

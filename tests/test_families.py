@@ -343,6 +343,12 @@ def test_a_model_whose_weights_are_not_there(tmp_path):
     config.save_pretrained(tmp_path)
     AutoTokenizer.from_pretrained(TINY_MODEL).save_pretrained(tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
+    # Of a model on the hub, the index of its weights comes with the other JSON files
+    index = {
+        "metadata": {},
+        "weight_map": {"model.norm.weight": "model-00001-of-00009.safetensors"},
+    }
+    (tmp_path / INDEX).write_text(json.dumps(index))
     printed = run_ranks(0, "scripts/check_model.py", tmp_path).stdout
     assert f"{tmp_path}: trains\n" in printed
     shape = "compared with random weights, 2 layers of the model's shape, a vocabulary of 4096"

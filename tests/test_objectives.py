@@ -56,6 +56,12 @@ def test_other_texts_are_refused_in_one_line(flag, text, message):
         check_config(parse_train_config(flags, has_cuda=False)[0], ranks=1)
 
 
+@pytest.mark.parametrize("flag", ["--beta-moments corrected", "--rescale-advantages"])
+def test_flags_whose_effect_depends_on_the_batch_are_not_shown(flag):
+    with refused("depends on the batch, and is not shown; leave them out"):
+        gains_of(f"bnpo {flag}", 16, 32)
+
+
 def test_rewards_of_ones_own_may_have_any_accuracy():
     """So weights must be defined at all of them, before a model is loaded."""
     flags = ["--preset", "tiny", "--algo", "weight", "--weight", "2*m/(m-1)*(m-1-m*p)/(m-2)"]

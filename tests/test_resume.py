@@ -349,6 +349,10 @@ def test_a_demo_replaces_demos_only_and_keeps_a_finished_one(tmp_path):
     (folder / "base").mkdir()
     for name in ("base/protocol.json", "summary.json"):
         (folder / name).touch()
+    (folder / "grpo").mkdir()  # a run of the user's
+    with refused(f"{folder}: holds grpo beside a demo; move it away, or choose another --output"):
+        demo.move_aside(folder)
+    (folder / "grpo").rmdir()
     for _ in range(2):  # the second time there is none, as after a demo that failed
         assert demo.move_aside(folder) == old
         assert not folder.exists()

@@ -138,6 +138,7 @@ MISSING = "field 'problem' is missing; there are question, answer; name it with 
         ("a.jsonl", b"PAR1", {}, "is a Parquet file; let its name end in .parquet"),
         ("a.parquet", LFS, {}, "is only a pointer of Git LFS; fetch the file with `git lfs pull`"),
         ("a.jsonl", [{"problem": "1", "answer": r"so \boxed{7"}], BOX, r":1: --answer-pattern"),
+        ("a.csv", "problem,answer\n,2\n", {}, ":1: field 'problem' is empty; it must be a text or"),
         ("a.csv", "problem,answer\n1\n", {}, ":1: field 'answer' is empty; it must be a text or"),
         ("a.csv", "problem,answer\n1,2,3\n", {}, "row 1 has more cells than columns"),
         ("a.csv", "", {}, ": is empty; it needs a problem and an answer in each row"),

@@ -341,7 +341,10 @@ def _question(source_line: str, value: object, columns: Columns) -> str | Messag
                 value = read(text)
                 break
     if not isinstance(value, list):
-        return _text(source_line, value, columns.problem_field, "a text or a list of messages")
+        needed = "a text or a list of messages"
+        # An empty cell of a CSV file is an empty text
+        is_empty = isinstance(value, str) and not value.strip()
+        return _text(source_line, None if is_empty else value, columns.problem_field, needed)
     are_messages = all(
         isinstance(m, dict) and isinstance(m.get("content"), str) and "role" in m for m in value
     )

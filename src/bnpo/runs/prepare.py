@@ -142,9 +142,9 @@ def check_shared(folder: Path, patience: float = 60.0) -> None:
             )
 
 
-def prepare_run(config: TrainConfig) -> PreparedRun:
-    """Check and read all that a run needs, cheapest first, and lock its folder. No collective.
-    Raises InputError.
+def prepare_run(config: TrainConfig, *, trains: bool = True) -> PreparedRun:
+    """Check and read all that a run needs, cheapest first, and lock its folder. Without `trains`,
+    the learner, which is then not loaded, need not fit. No collective. Raises InputError.
     """
     if "RANK" not in os.environ:  # called from Python, without a launcher
         become_only_rank()
@@ -174,7 +174,8 @@ def prepare_run(config: TrainConfig) -> PreparedRun:
     if not checkpoint:
         model_folder(data.model)  # after the data, since weights may be downloaded
     shape = ModelShape(model)
-    check_memory(shape, config)
+    if trains:
+        check_memory(shape, config)
     tags = asks_for_tags(tokenizer, problems=kept_problems)
     facts = {
         "data_sha256": content_hash(problems),
