@@ -80,7 +80,7 @@ def is_finished(row: Row) -> bool:
                 f"{name} is {value}, not {expected[name]}" if short else f"{name} has changed"
             )
     if differences:
-        fix = "give --train-flags and --eval-flags as before, or move its folder away"
+        fix = "use the flags and files of before, or move its folder away"
         raise InputError(
             f"{row.name}: {path} belongs to another row: {', '.join(differences)}; {fix}"
         )
@@ -96,6 +96,7 @@ def _identity(protocol: dict) -> dict:
     trained = "/".join(Path(protocol["ckpt"]).parts[-3:]) if run else "the model"
     paths = {"model": short_name(run.get("model", protocol["ckpt"])), "ckpt": trained}
     evaluated = {f"--{name}": protocol[name] for name in ("seed", "limit", "grader")}
+    evaluated["grader_sha256"] = protocol.get("grader_sha256")  # of a function of the user's
     # The number of problems and their hash are in the suite's file only if it limits or pins them
     fields = {f"suite's {name}": suite[name] for name in suite if name != "datasets"}
     for name, dataset in suite["datasets"].items():

@@ -347,7 +347,17 @@ def test_an_edited_suite_or_estimator_makes_no_finished_row(tmp_path, monkeypatc
     with refused("other settings would change the run: reward_sha256 has changed"):
         reproduce.is_trained(row)
     suite.write_text(suite.read_text().replace('"temperature": 0.6', '"temperature": 0.7'))
-    with refused("belongs to another row: suite's temperature is 0.6, not 0.7; give"):
+    with refused("belongs to another row: suite's temperature is 0.6, not 0.7; use the flags and"):
+        reproduce.is_finished(row)
+
+
+def test_an_edited_grader_makes_no_finished_row(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def starts(text, reference):\n    return text.startswith(reference)\n")
+    row = finished_row(tmp_path / "rows", eval_flags=f"--grader {mine}:starts")
+    assert reproduce.is_finished(row)
+    mine.write_text("def starts(text, reference):\n    return text.startswith(reference[:1])\n")
+    with refused("belongs to another row: grader_sha256 "):
         reproduce.is_finished(row)
 
 

@@ -146,6 +146,9 @@ def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path
     flags = ("--rewards", f"accuracy,format,{file}:short", "--reward-weights", 1, 0.5, 0.2)
     flags += ("--algo", "bnpo", "--decompose", "--beta-moments", "corrected", "--output-dir", run)
     console = run_ranks(2, "train.py", *batch(4, 8, 1), *flags).stdout
+    findings = json.loads((run / "findings.json").read_text())
+    assert findings[0]["kind"] == "failing"
+    assert f"first 1 steps: {findings[0]['text']}\n" in console
     rows, [line] = rollouts_of(run, 1), metrics_of(run)
     # The end token is not part of the text that is graded, and the tiny model writes a character a
     # token.

@@ -14,6 +14,7 @@ import tyro
 from bnpo.config import PRESETS, TrainConfig, flat_settings, parse_train_config
 from bnpo.environment import parse_command
 from bnpo.evaluation.program import EvalConfig, chosen_suite
+from bnpo.evaluation.protocol import grader_identity
 from bnpo.files import ROOT, InputError, short_name
 
 
@@ -204,7 +205,7 @@ class Row:
             "suite": suite.without_rules(),
             "seed": config.seed,
             "limit": config.limit,
-            "grader": suite.grader,
+            **grader_identity(suite),
         }
 
 

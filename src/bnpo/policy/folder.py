@@ -128,9 +128,14 @@ def training_config(folder: Path) -> dict | None:
     if folder.parent.name != "checkpoints":
         return None
     run = folder.parent.parent
-    settings, end = _settings(run), run / "end.json"
-    done = end.is_file() and read_json(end, "it was edited").get("why") == "done"
-    return {**settings, "step": step_of(folder), "done": done} if settings else None
+    settings = _settings(run)
+    return settings | {"step": step_of(folder), "done": is_done(run)} if settings else None
+
+
+def is_done(run: Path) -> bool:
+    """Return whether a run has made all its steps, as its end.json says."""
+    end = run / "end.json"
+    return end.is_file() and read_json(end, "it was edited").get("why") == "done"
 
 
 def _settings(folder: Path) -> dict:

@@ -29,7 +29,7 @@ from bnpo.files import (
     write_json_lines,
     writing,
 )
-from bnpo.policy.folder import INDEX, MERGED, check_weights
+from bnpo.policy.folder import INDEX, MERGED, check_weights, is_done
 from bnpo.policy.learner import Learner
 from bnpo.policy.lora import save_adapter
 from bnpo.policy.weight_sync import whole_layers
@@ -229,11 +229,11 @@ def _check_not_done(run: Path) -> None:
     """Raise InputError if a run without checkpoints is done: to start it anew would delete all that
     it has written.
     """
-    end = run / "end.json"
-    if end.is_file() and read_json(end, "it was edited").get("why") == "done":
+    if is_done(run):
         raise InputError(
             f"{run}: this run is done, but its checkpoints are gone, so it cannot be continued; "
-            f"name another --output-dir, or delete {end} to start anew, which deletes its records"
+            f"name another --output-dir, or delete {run / 'end.json'} to start anew, which deletes "
+            "its records"
         )
 
 

@@ -148,11 +148,7 @@ def prepare_run(config: TrainConfig, *, trains: bool = True) -> PreparedRun:
     """
     if "RANK" not in os.environ:  # called from Python, without a launcher
         become_only_rank()
-    if config.preset not in PRESETS or config.folder.output_dir is None:  # only from Python
-        raise InputError(
-            "the settings need a preset and an output_dir: "
-            'with_settings(PRESETS["tiny"], output_dir=Path("runs/mine"))'
-        )
+    check_complete(config)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     check_config(config, ranks)
     data = config.data
@@ -205,6 +201,15 @@ def prepare_run(config: TrainConfig, *, trains: bool = True) -> PreparedRun:
         data_facts=facts,
         lock=lock,
     )
+
+
+def check_complete(config: TrainConfig) -> None:
+    """Raise InputError for settings of a call from Python that lack what the command line adds."""
+    if config.preset not in PRESETS or config.folder.output_dir is None:
+        raise InputError(
+            "the settings need a preset and an output_dir: "
+            'with_settings(PRESETS["tiny"], output_dir=Path("runs/mine"))'
+        )
 
 
 def is_resumed(config: TrainConfig) -> bool:
