@@ -102,8 +102,10 @@ def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, t
     files = (tmp_path / "out", tiny_run / "evals" / "step-000004")
     results, live = (json.loads((folder / "results.json").read_text()) for folder in files)
     assert results["results"] == live["results"]
-    for key in ("run", "suite"):
-        assert results["protocol"][key] == live["protocol"][key]
+    after, during = results["protocol"], live["protocol"]
+    assert after["suite"] == during["suite"]
+    assert after["run"] == during["run"] | {"done": True}  # the run went on when it was evaluated
+    assert during["run"]["done"] is False
     assert lines[3]["eval/arithmetic/pass1"] == results["results"]["arithmetic"]["pass1"]
     average = results["average"]
     assert f"{100 * average['pass1']:.1f} ± {100 * average['se']:.1f}" in console
