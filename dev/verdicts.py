@@ -1,4 +1,6 @@
-"""Print the verdicts of studies/smollm2/README.md by its registered rules, from the recorded rows.
+"""Print the verdicts of studies/smollm2 by its registered rules, from the recorded rows.
+
+The rules are in README.md there, and those of the comparison with a side reward in side-reward.md.
 
     python dev/verdicts.py
 
@@ -54,6 +56,8 @@ def read(table: str, value: Callable[[Path], float]) -> Values:
     for folder in sorted((RECORDS / table).glob("*-seed*")):
         name, _, seed = folder.name.rpartition("-seed")
         method = name.removeprefix("SmolLM2-135M-Instruct-")
+        if method.endswith("_--decompose"):  # as compare.py names it
+            method = f"AD-{method.removesuffix('_--decompose')}"
         found.setdefault(method, {})[int(seed)] = value(folder)
     return found
 
@@ -66,6 +70,13 @@ def score(folder: Path) -> float:
 def norm_variation(folder: Path) -> float:
     """Return the coefficient of variation of the gradient norm before clipping."""
     return variation(read_run(folder).metrics["grad_norm"])
+
+
+def wrong_energy(folder: Path) -> float:
+    """Return the share of the advantages' energy in groups without a right answer, the mean over
+    the steps that have any advantage.
+    """
+    return float(np.nanmean(read_run(folder).metrics["advantage/energy_all_wrong"]))
 
 
 def differences(values: Values, pairs: Sequence[tuple[str, str]]) -> list[Difference]:
@@ -107,6 +118,21 @@ def decomposition(found: Sequence[Difference]) -> str:
     return "for the paper" if all(sign == 1 for sign in signs) else "undecided"
 
 
+def harm(found: Sequence[Difference]) -> str:
+    """Return the verdict on each method's difference from GRPO (side-reward.md, 3)."""
+    verdicts = {1: "for the claim", -1: "against the claim", 0: "undecided"}
+    return ", ".join(f"{_label(one.a)} {verdicts[one.sign]}" for one in found)
+
+
+def mechanism(energies: Values) -> str:
+    """Return the verdict on the energy in groups without a right answer (side-reward.md, 4)."""
+    others = [energies[name] for name in energies if name != "grpo"]
+    is_largest = all(
+        energy > other[seed] for seed, energy in energies["grpo"].items() for other in others
+    )
+    return "holds" if is_largest else "does not hold"
+
+
 def show(
     title: str,
     values: Values,
@@ -134,6 +160,22 @@ def show(
     print(f"\nVerdict{missing}: **{judge(found)}**.\n")
 
 
+def show_mechanism(energies: Values) -> None:
+    """Print the energy of each run in groups without a right answer, with the verdict."""
+    print("### Side reward: share of the advantages' energy in groups without a right answer\n")
+    if len(energies) < 4:
+        print("Too few runs are finished.")
+        return
+    seeds = sorted(set.intersection(*map(set, energies.values())))
+    print("| |", " | ".join(f"seed {seed}" for seed in seeds), "|")
+    print("| --- |", " | ".join("---:" for _ in seeds), "|")
+    for name, by_seed in energies.items():
+        print(f"| {_label(name)} |", " | ".join(f"{by_seed[seed]:.3f}" for seed in seeds), "|")
+    common = {name: {seed: by_seed[seed] for seed in seeds} for name, by_seed in energies.items()}
+    missing = "" if len(seeds) == SEEDS else f" with {len(seeds)} of {SEEDS} seeds"
+    print(f"\nVerdict{missing}: the mechanism **{mechanism(common)}**.")
+
+
 def _label(method: str) -> str:
     algo = method.removeprefix("AD-")
     return method.replace(algo, METHODS[algo])
@@ -152,6 +194,10 @@ def main() -> None:
     show("Table 2: decomposition, in points", decomposed, pairs, decomposition)
     pairs = [("AD-bnpo", f"AD-{name}") for name in ("grpo", "reinforce_pp")]
     show("Table 2: AD-BNPO's lead, in points", decomposed, pairs, lead)
+    scores = read("side-reward", score)
+    pairs = [(name, "grpo") for name in ("AD-grpo", "bnpo", "reinforce")]
+    show("Side reward: harm, in points", scores, pairs, harm)
+    show_mechanism(read("side-reward", wrong_energy))
 
 
 if __name__ == "__main__":

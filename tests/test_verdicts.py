@@ -2,7 +2,16 @@
 
 import pytest
 from scipy import stats
-from verdicts import Difference, decomposition, differences, lead, norm_variation, stability
+from verdicts import (
+    Difference,
+    decomposition,
+    differences,
+    harm,
+    lead,
+    mechanism,
+    norm_variation,
+    stability,
+)
 
 from bnpo.config import flat_settings, parse_train_config
 from bnpo.files import write_json, write_json_lines
@@ -33,10 +42,19 @@ UP, DOWN, UP_A_LITTLE, DOWN_A_LITTLE = (
         (decomposition, [UP, UP], "for the paper"),
         (decomposition, [UP, UP_A_LITTLE], "undecided"),
         (decomposition, [UP, DOWN], "against the paper"),
+        (harm, [UP], "BNPO for the claim"),
+        (harm, [DOWN, UP_A_LITTLE], "BNPO against the claim, BNPO undecided"),
     ],
 )
 def test_verdicts_follow_the_registered_rules(judge, found, verdict):
     assert judge(found) == verdict
+
+
+def test_the_mechanism_holds_if_grpo_has_the_largest_energy_in_every_seed():
+    energies = {"grpo": {0: 0.3, 1: 0.2}, "bnpo": {0: 0.1, 1: 0.1}, "AD-grpo": {0: 0.2, 1: 0.1}}
+    assert mechanism(energies) == "holds"
+    energies["bnpo"][1] = 0.2
+    assert mechanism(energies) == "does not hold"
 
 
 def test_a_step_with_a_skipped_update_has_no_norm(tmp_path):
