@@ -221,7 +221,7 @@ import sys
 from bnpo.policy.folder import model_folder
 from bnpo.files import InputError
 try:
-    print(model_folder(sys.argv[1]))
+    print(model_folder(sys.argv[1], weights=len(sys.argv) == 2))
 except InputError as error:
     print("refused:", error)
 """
@@ -248,6 +248,25 @@ def test_a_model_of_the_hub_is_downloaded_in_the_revision_that_is_named(tmp_path
     assert wrong.endswith("; check name, revision and network, or name a local copy")
     named = "refused: me/model: the model hub's cache cannot be written, /sys/hub ("
     assert unwritable.startswith(named)
+
+
+@pytest.mark.program
+@pytest.mark.extra
+def test_a_model_of_the_hub_without_safetensors_is_refused_before_its_weights_are_fetched(tmp_path):
+    files = {file.name: file.read_bytes() for file in TINY_MODEL.iterdir()}
+    own = {"HF_HUB_CACHE": str(tmp_path)}
+
+    def without_weights(files: dict[str, bytes]) -> str:
+        with hub("me/model", files) as endpoint:
+            environment = users_environment() | own | {"HF_ENDPOINT": endpoint}
+            arguments = (HUB_PROGRAM, "me/model", "without")
+            return python("-c", *arguments, environment=environment).stdout.strip()
+
+    folder = without_weights(files)
+    assert Path(folder, "config.json").is_file()
+    assert not [*Path(folder).glob("*.safetensors")]
+    files["pytorch_model.bin"] = files.pop("model.safetensors")
+    assert without_weights(files).startswith("refused: me/model: holds no *.safetensors; write")
 
 
 NO_NAME = "no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B, which @REVISION"

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import list_repo_files, snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import safe_open
 
@@ -30,6 +30,7 @@ MERGED = "merged"  # subfolder of an adapter's folder for the model with the ada
 INDEX = "model.safetensors.index.json"
 REVISION = r"[\w-][\w.-]*(/[\w.-]+)*"  # a commit, tag or branch, such as refs/pr/1
 COPY_AGAIN = "copy or download it again"
+NO_FILE_CURE = "write it with save_pretrained, or copy it to an adapter from its base model"
 
 
 def model_folder(
@@ -47,7 +48,11 @@ def model_folder(
     adapters are refused unless `adapters`.
     """
     needed = ["config.json", "tokenizer*", *(["*.safetensors"] if weights else [])]
-    folder = local_folder(model) or _download(model, revision, needed)
+    folder = local_folder(model)
+    if folder is None:
+        folder = _download(model, revision, needed)
+        if not weights:
+            _check_safetensors_of_hub(model, revision)
     if not adapters and (folder / "adapter_config.json").is_file():
         raise InputError(
             f"--model: {model} is a LoRA adapter; name its subfolder {MERGED}/, or merge it first"
@@ -55,8 +60,7 @@ def model_folder(
     adapter = adapter_base(folder, weights=weights)  # raises InputError if it cannot be merged
     for pattern in needed:
         if not any(folder.glob(pattern)):
-            cure = "write it with save_pretrained, or copy it to an adapter from its base model"
-            raise InputError(f"{model}: holds no {pattern}; {cure}")
+            raise InputError(f"{model}: holds no {pattern}; {NO_FILE_CURE}")
     if weights:
         check_weights(folder)
         own = folder / MERGED if adapter else folder
@@ -84,6 +88,17 @@ def _download(model: str, revision: str | None, needed: list[str]) -> Path:
             fault = f"the model hub's cache cannot be written, {path}"
             cure = "set HF_HOME to a folder that can, or name a local copy"
         raise InputError(f"{model}: {fault} ({line_of(error)}); {cure}") from error
+
+
+def _check_safetensors_of_hub(model: str, revision: str | None) -> None:
+    """Raise InputError for a model of the hub that has its weights in other files only."""
+    name, pinned = split_revision(model)
+    try:
+        files = list_repo_files(name, revision=pinned or revision)
+    except Exception:  # without a network: the other files were in the cache
+        return
+    if not any(file.endswith(".safetensors") and "/" not in file for file in files):
+        raise InputError(f"{model}: holds no *.safetensors; {NO_FILE_CURE}")
 
 
 def local_folder(model: str) -> Path | None:
