@@ -72,6 +72,17 @@ def norm_variation(folder: Path) -> float:
     return variation(read_run(folder).metrics["grad_norm"])
 
 
+def variation_around_trend(folder: Path) -> float:
+    """Return the variation of the gradient norm around a straight line over the steps, relative to
+    its mean. It leaves out that the norm falls as questions are solved.
+    """
+    norms = read_run(folder).metrics["grad_norm"]
+    steps = np.flatnonzero(~np.isnan(norms))
+    norms = norms[steps]
+    around = norms - np.polyval(np.polyfit(steps, norms, 1), steps)
+    return float(around.std(ddof=1) / norms.mean())
+
+
 def wrong_energy(folder: Path) -> float:
     """Return the share of the advantages' energy in groups without a right answer, the mean over
     the steps that have any advantage.
@@ -154,7 +165,7 @@ def show(
     means = [
         f"{_label(name)} {np.mean(list(by_seed.values())):.2f}" for name, by_seed in values.items()
     ]
-    print(f"\nMeans: {', '.join(means)}.")
+    print(f"\nMeans of all finished seeds: {', '.join(means)}.")
     seeds = min(one.seeds for one in found)
     missing = "" if seeds == SEEDS else f" with {seeds} of {SEEDS} seeds"
     print(f"\nVerdict{missing}: **{judge(found)}**.\n")
@@ -190,6 +201,12 @@ def main() -> None:
     pairs = [("bnpo", "reinforce"), ("bnpo", "grpo")]
     title = "Stability: coefficient of variation of the gradient norm"
     show(title, variations, pairs, stability)
+    around = {
+        _label(name): np.mean(list(by_seed.values()))
+        for name, by_seed in read("table1", variation_around_trend).items()
+    }
+    means = ", ".join(f"{name} {value:.2f}" for name, value in around.items())
+    print(f"Around a straight line over the steps: {means}.\n")
     pairs = [(f"AD-{name}", name) for name in ("grpo", "reinforce_pp")]
     show("Table 2: decomposition, in points", decomposed, pairs, decomposition)
     pairs = [("AD-bnpo", f"AD-{name}") for name in ("grpo", "reinforce_pp")]

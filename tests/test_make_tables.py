@@ -4,7 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 
 import reproduce
 from bnpo.config import PRESETS, flat_settings, with_settings
@@ -154,7 +156,16 @@ def test_the_method_is_named_after_the_settings_that_change_it():
     ],
 )
 def test_bold_needs_a_lead_outside_the_interval(scores, best):
-    assert leader(scores) == best
+    assert leader(scores, dict.fromkeys(scores, 1)) == best
+
+
+def test_bold_of_few_runs_needs_the_lead_of_their_t_test():
+    a, b = [0.430, 0.444], [0.405, 0.412]
+    errors = [float(np.std(x, ddof=1)) / len(x) ** 0.5 for x in (a, b)]
+    scores = {"a": (np.mean(a), errors[0]), "b": (np.mean(b), errors[1])}
+    assert stats.ttest_ind(a, b, equal_var=False).pvalue > 0.05  # 3.5 errors apart
+    assert leader(scores, {"a": 2, "b": 2}) is None
+    assert leader(scores, {"a": 9, "b": 9}) == "a"
 
 
 def test_a_row_takes_one_file_per_training_seed(write):

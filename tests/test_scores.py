@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import compare_evaluations
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
+    average,
     describe_difference,
     describe_score,
     detectable,
@@ -22,7 +24,7 @@ from bnpo.evaluation.scores import (
     summarize,
 )
 from bnpo.evaluation.suites import load_suite, override
-from bnpo.files import write_json, write_json_lines
+from bnpo.files import ROOT, write_json, write_json_lines
 from conftest import refused
 
 
@@ -191,6 +193,22 @@ def test_scores(evaluation, records):
     assert result["grading_failures"] == {"paper: timeout": 1}
     uneven = [record | {"correct": i == 0} for i, record in enumerate(records)]
     assert summarize(uneven, 2)["se"] == pytest.approx(np.std([0.5, 0, 0], ddof=1) / np.sqrt(3))
+
+
+def test_an_average_whose_error_leaves_out_data_sets_says_so(records, capsys):
+    print_scores = runpy.run_path(str(ROOT / "eval.py"))["print_scores"]
+    none_right = [record | {"correct": False, "verdicts": {"default": False}} for record in records]
+    some_right = [row | {"correct": row["index"] == 0} for row in none_right]
+    scores = {"some": summarize(some_right, 2), "none": summarize(none_right, 2)}
+    results = {"protocol": {"ckpt": "mine"}, "grading_failures": {}, "results": scores}
+    results["average"] = average([*scores.values()])
+    results["average"]["by_rule"] = {"default": results["average"]}
+    note = "the error of the average is too small: it leaves out none\n"
+    print_scores(results)
+    assert capsys.readouterr().out.endswith(note)
+    results["results"] = {"some": scores["some"]}
+    print_scores(results)
+    assert "too small" not in capsys.readouterr().out
 
 
 def claimed(folder, protocol) -> dict:

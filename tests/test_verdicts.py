@@ -11,6 +11,7 @@ from verdicts import (
     mechanism,
     norm_variation,
     stability,
+    variation_around_trend,
 )
 
 from bnpo.config import flat_settings, parse_train_config
@@ -57,12 +58,13 @@ def test_the_mechanism_holds_if_grpo_has_the_largest_energy_in_every_seed():
     assert mechanism(energies) == "does not hold"
 
 
-def test_a_step_with_a_skipped_update_has_no_norm(tmp_path):
+def test_the_variation_of_the_norm_leaves_out_skipped_updates_and_its_trend(tmp_path):
     config, _ = parse_train_config(("--preset", "tiny"), has_cuda=False)
     write_json(tmp_path / "config.json", flat_settings(config))
     lines = [{"step": step, "grad_norm": norm} for step, norm in ((1, 1.0), (2, None), (3, 3.0))]
     write_json_lines(tmp_path / "metrics.jsonl", lines)
     assert norm_variation(tmp_path) == pytest.approx(2**0.5 / 2)
+    assert variation_around_trend(tmp_path) == pytest.approx(0, abs=1e-12)
 
 
 def test_differences_are_paired_by_seed_and_corrected_by_holm():

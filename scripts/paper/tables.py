@@ -8,6 +8,8 @@ from math import hypot, sqrt
 from pathlib import Path
 from statistics import fmean, variance
 
+from scipy.special import stdtrit
+
 from bnpo.files import ROOT, InputError, writing
 from paper.results import METHODS, PAPER_DATASETS, Result
 
@@ -25,7 +27,7 @@ NOTES = [
     "shows their mean, and its error includes the spread between them. The error of a single run "
     "does not.",
     "Bold in our rows: ahead of every other row of ours for that model by more than the "
-    "difference's 95 % interval.",
+    "difference's 95 % interval, which of rows of few runs is wide.",
 ]
 PAPER_NOTE = (
     "Paper: its numbers and its bold, printed without errors. Its hyperparameters were chosen by "
@@ -88,22 +90,33 @@ def without_each(scores: Mapping[str, tuple[float, float]]) -> dict[str, tuple[f
     return averages
 
 
-def leader(scores: dict[str, tuple[float, float]]) -> str | None:
+def leader(scores: Mapping[str, tuple[float, float]], runs: Mapping[str, int]) -> str | None:
     """Return the row that is ahead of every other by more than the 95 % interval of the difference,
-    or None.
+    or None. `runs` has the number of training runs of each row.
 
-    The variance of a difference is taken as the sum of both rows' variances. That is conservative:
-    the rows answer the same problems, which correlates their errors. compare_evaluations.py uses
-    this pairing.
+    The interval is Welch's, where the error of a row of several runs counts as that of its few
+    runs, and the error of a single run, which is over many problems, as known. The variance of a
+    difference is taken as the sum of both rows' variances. That is conservative: the rows answer
+    the same problems, which correlates their errors. compare_evaluations.py uses this pairing.
     """
     if len(scores) < 2:
         return None
     best = max(scores, key=lambda row: scores[row][0])
     best_mean, best_error = scores[best]
     for row, (mean, error) in scores.items():
-        if row != best and not best_mean - mean > 1.96 * hypot(error, best_error):
+        of_both = [(error, runs[row]), (best_error, runs[best])]
+        if row != best and not best_mean - mean > _half_interval(of_both):
             return None
     return best
+
+
+def _half_interval(errors: Sequence[tuple[float, int]]) -> float:
+    """Return half the 95 % interval of the difference of two rows: (standard error, runs)."""
+    variance = sum(error**2 for error, _ in errors)
+    # The reciprocal of Welch and Satterthwaite's degrees of freedom, times the squared variance
+    uncertain = sum(error**4 / (count - 1) for error, count in errors if count > 1)
+    quantile = float(stdtrit(variance**2 / uncertain, 0.975)) if uncertain else 1.96
+    return quantile * sqrt(variance)
 
 
 def make_tables(results: Sequence[Result], always: str = "") -> list[Table]:
@@ -211,7 +224,7 @@ def _block(paper_cells: PaperCells, rows: Rows, columns: list[str]) -> dict[str,
             # The files of a row have the same data sets
             if results and column in results[0].scores:
                 scores[method] = combine([result.scores[column] for result in results])
-        best = leader(scores)
+        best = leader(scores, {method: len(rows[method]) for method in scores})
         for method, (mean, error) in scores.items():
             bold = "*" if method == best else ""
             # All answers right, or all wrong, give an error of 0, which is no estimate.

@@ -166,7 +166,7 @@ def evaluation_inputs(name: str, suite: Suite) -> Inputs:
         found = 100 * detectable(error=sqrt(0.25 / count))
         lines.append(
             f"{suite.name}: {dataset_name}: {count} problems x {repetitions} repetitions; a true "
-            f"difference of {found:.1f} points to any other model is found (power 80 %)"
+            f"difference of {found:.1f} points to an unrelated model is found (power 80 %)"
         )
     lines.append(
         f"{answers:,} answers per evaluation, of at most {suite.max_answer_tokens} tokens, at "
