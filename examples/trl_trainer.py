@@ -4,14 +4,16 @@
     train_dataset=...)
 
 Needs `pip install ./src/bnpo_estimators` of this repository, into the environment of TRL. Rewards
-must be numbers in `reward_range`. The batch of a method is TRL's generation batch:
-`generation_batch_size` should be all questions of a step times `num_generations`. TRL's
-`scale_rewards` and `multi_objective_aggregation` have no effect; `reward_weights` and `loss_type`
-do. TRL has no function for advantages alone, so this class depends on two of its private methods.
+must be numbers in `reward_range`, from which all of them are mapped, the accuracy included. The
+batch of a method is TRL's generation batch: `generation_batch_size` should be all questions of a
+step times `num_generations`. TRL's `scale_rewards` and `multi_objective_aggregation` have no
+effect; `reward_weights` and `loss_type` do. TRL has no function for advantages alone, so this class
+depends on two of its private methods.
 """
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from trl import GRPOTrainer
 
@@ -36,6 +38,10 @@ class BNPOTrainer(GRPOTrainer):
         answers = self.num_generations if self.model.training else self.num_generations_eval
         # [n, m, K]
         by_question = rewards.double().cpu().numpy().reshape(-1, answers, rewards.shape[1])
+        low, high = self.reward_range
+        rounded = np.clip(by_question, low, high)
+        # A reward of -0.1 is -0.10000000149 in fp32
+        by_question = np.where(np.abs(rounded - by_question) < 1e-6, rounded, by_question)
         lengths = lengths.cpu().numpy().reshape(-1, answers)  # [n, m]
         found = bnpo_estimators.advantages(
             self.method, by_question, ranges=self.reward_range, lengths=lengths

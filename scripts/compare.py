@@ -29,8 +29,9 @@ from tyro.constructors import PrimitiveConstructorSpec
 from bnpo.config import Positive, TrainConfig, parse_train_config, settings, typed_settings
 from bnpo.environment import expects_cuda, parse_command, setup_environment
 from bnpo.errors import error_line
-from bnpo.evaluation.program import SUITE_OF_PRESET
+from bnpo.evaluation.program import SUITE_OF_PRESET, chosen_suite
 from bnpo.evaluation.scores import describe_difference, paired_differences
+from bnpo.evaluation.suites import suite_problems
 from bnpo.files import ROOT, InputError
 from compare_evaluations import Means, holm, read
 from paper.rows import Row
@@ -108,7 +109,8 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
     if fixed := sorted(typed_settings(flags) & OF_A_RUN):
         name = fixed[0].replace("_", "-")
         raise InputError(f"--{name}: cannot come after `--`; use --algos, --seeds, --output-dir")
-    preset = parse_train_config(flags, has_cuda=expects_cuda())[0].preset
+    first = [*flags, "--algo", *_words("--algos", args.algos[0])]
+    preset = parse_train_config(first, has_cuda=expects_cuda())[0].preset
     runs = []
     names: list[str] = []
     for method in dict.fromkeys(args.algos):
@@ -131,7 +133,8 @@ def runs_of(args: Args, flags: Sequence[str]) -> list[Run]:
             evaluate += _words("--eval-flags", args.eval_flags)
             model = parse_train_config(train, has_cuda=expects_cuda())[0].data.model
             runs.append(Run(folder, model, method, tuple(train), tuple(evaluate)))
-    _ = runs[0].evaluate  # refuses wrong flags, which all runs share
+    # Refuses wrong flags and a suite that cannot be used, which all runs share
+    suite_problems(chosen_suite(runs[0].evaluate, Path()))
     return runs
 
 

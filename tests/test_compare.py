@@ -8,6 +8,17 @@ from compare import Args, compare, main, methods_of, over_seeds, runs_of
 from conftest import json_lines, refused
 
 
+def test_a_suite_that_cannot_be_used_is_refused_before_anything_is_trained(tmp_path):
+    args = Args(("grpo", "bnpo"), eval_flags="--suite nothing.json", output_dir=tmp_path)
+    with refused("nothing.json"):
+        main(args, ("--preset", "tiny"))
+
+
+def test_flags_that_only_fit_the_methods_are_no_fault_of_the_default_one():
+    flags = ("--preset", "tiny", "--samples-per-question", "1")
+    assert len(runs_of(Args(("reinforce_pp", "remax")), flags)) == 6
+
+
 @pytest.mark.parametrize(
     ("algos", "flags", "message"),
     [

@@ -161,6 +161,18 @@ def test_groups_check_themselves_however_they_are_made():
         UpdateSettings(lr=-1)
     with refused("--mini-batches: 32 questions cannot be cut into 5 equal parts"):
         with_settings(PRESETS["tiny"], mini_batches=5)
+    with refused("^there is no setting learning_rate; `train.py --help-all` shows all$"):
+        with_settings(PRESETS["tiny"], learning_rate=1e-3)
+
+
+def test_a_system_prompt_in_python_may_be_a_file_as_on_the_command_line(tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("Answer in a box.\n")
+    assert with_settings(PRESETS["tiny"], system_prompt=str(file)).data.system_prompt == (
+        "Answer in a box."
+    )
+    with refused("^--system-prompt: no file 'missing.txt'"):
+        with_settings(PRESETS["tiny"], system_prompt="missing.txt")
     with refused("--questions-per-step 32 cannot be divided by 3 ranks. Use a multiple of 3"):
         check_config(PRESETS["tiny"], ranks=3)
 
@@ -316,7 +328,8 @@ def test_a_resumed_run_uses_the_prompts_and_rewards_that_it_started_with(ranks, 
         prepare_run(parse(*flags, "--resume"))
     saved.write_text(facts)
     helper.write_text("one = 0.5\n")
-    with refused("other settings would change the run: reward_sha256 has changed"):
+    named = rf"reward_sha256 has changed \({re.escape(str(reward))}:mine\)\. Use"
+    with refused(f"other settings would change the run: {named}"):
         prepare_run(parse(*flags, "--resume"))
     helper.write_text("one = 1\n")
     algo.write_text(algo.read_text() + "# changed\n")

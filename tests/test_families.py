@@ -269,6 +269,14 @@ def test_a_model_of_the_hub_without_safetensors_is_refused_before_its_weights_ar
     assert without_weights(files).startswith("refused: me/model: holds no *.safetensors; write")
 
 
+def test_a_run_that_evaluated_nothing_has_no_best_checkpoint(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    with refused(
+        f"best: this run has no best checkpoint, because .*; name {tmp_path} for its last"
+    ):
+        local_folder(str(tmp_path / "best"))
+
+
 NO_NAME = "no such model folder, nor a hub name like Qwen/Qwen2.5-Math-1.5B, which @REVISION"
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from bnpo.batch import Answer, Batch, Group, Task
 from bnpo.config import PRESETS, TINY_MODEL, with_settings
-from bnpo.data import Columns, content_hash, load_problems, load_sources
+from bnpo.data import Columns, content_hash, describe_gaps, load_problems, load_sources
 from bnpo.evaluation.program import EvalConfig
 from bnpo.evaluation.suites import check_references
 from bnpo.files import ROOT, InputError
@@ -267,6 +267,11 @@ def test_the_reward_format_and_a_prompt_whose_example_it_rejects():
         check_format(("accuracy", "format"), "Solve it.<think>\n")
 
 
+FORGETFUL = """
+def reward(text, reference):
+    if "boxed" in text:
+        return 1.0
+"""
 LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
 
 
@@ -277,7 +282,15 @@ LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
         ("def reward(:", "SyntaxError"),
         ("import time; time.sleep(60)", "timeout"),
         (r"raise OSError('on\ntwo lines')", "OSError: on two lines; it must be function"),
-        (LIST, "it returned list, not a number"),
+        (LIST, "'prompts' is one that only TRL passes; here the first two are `completions` and"),
+        (
+            "def reward(completions, completion_ids): return [1]",
+            "'completion_ids' is one that only",
+        ),
+        ("def reward(text, reference): return [1.0]", "it returned list, not a number"),
+        ("def reward(text, reference):\n    return text > 1", r"TypeError: .* \(line 2\)"),
+        ("if True:\n    def reward(text, reference, level): pass", "asks for the column 'level'"),
+        (FORGETFUL, "failed for '': NotANumber: it returned NoneType, not a number"),
         ("def reward(completions, answer): return 1.0", "float, not a list of 1 numbers; it must"),
         ("def reward(completions, answer): return []", "returned 0 rewards for 1 completions; it"),
         ("def reward(text, reference, level): return 1.0", "asks for the column 'level', and only"),
@@ -378,6 +391,40 @@ def test_a_batch_that_fails_leaves_out_all_its_answers(tmp_path):
     assert grader(["1", "0"], ["", ""]).rewards.tolist() == [[1], [0]]
     assert grader(["1", "x"], ["", ""]).failures == {"ValueError": 2}
     grader.close()
+
+
+def test_a_batch_leaves_out_only_the_answers_that_got_no_number(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(completions): return [None if x == 'x' else 1 for x in completions]")
+    grader = Grader((f"{file}:mine",), workers=1)
+    grades = grader(["1", "x", "2"], [""] * 3)
+    grader.close()
+    assert (grades.failed.tolist(), grades.failures) == ([False, True, False], {"NotANumber": 1})
+
+
+def test_a_rule_that_compares_answers_is_refused(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def mine(completions, references): return [1.0] * len(completions)")
+    with refused(f"^--grader: {file}:mine compares the answers to a question, and a rule judges"):
+        Grader(("accuracy",), grader=f"{file}:mine", workers=1)
+
+
+def test_the_trial_says_what_a_reward_was_called_with(tmp_path, capsys):
+    file, data = tmp_path / "mine.py", tmp_path / "data.jsonl"
+    file.write_text("def mine(text, gold, *, tolerence=0.1, unit=''): return tolerence")
+    rows = [
+        '{"problem": "p", "answer": "7", "tolerance": 0.5, "unit": "cm"}',
+        '{"problem": "q", "answer": "8"}',
+    ]
+    data.write_text("\n".join(rows))
+    forms = forms_of([f"{file}:mine"])
+    problems, _ = load_sources([str(data)], Columns(), forms)
+    Grader((f"{file}:mine",), workers=1, example="7", fields=problems[0].fields).close()
+    called = "with the reference '7' as gold, the default of tolerence, unit 'cm': 0.1 for 'The"
+    assert called in capsys.readouterr().out
+    assert describe_gaps(problems, forms) == [
+        f"1 of 2 problems have no field 'unit': {file}:mine takes its default for them"
+    ]
 
 
 def own_reward(tmp_path, body: str) -> str:

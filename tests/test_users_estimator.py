@@ -1,6 +1,7 @@
 """Estimators in a user's own file: --algo path/to/file.py:function."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ def write(tmp_path):
     """Write a user's file, and return what --algo takes for its function `mine`."""
 
     def write(text: str, head: str = HEAD) -> str:
-        # A new name each time, since a process loads a file once
         path = tmp_path / f"mine{random.random()}.py"
         path.write_text(head + text)
         return f"{path}:mine"
@@ -100,6 +100,16 @@ def test_a_name_of_a_built_in_estimator_replaces_none(write):
     values = compute_advantages(Method("grpo"), [[[1.0], [0.0]]]).values
     np.testing.assert_allclose(values, [[0.5**0.5, -(0.5**0.5)]], rtol=1e-5)
     assert not any(":" in name for name in ESTIMATORS)
+
+
+def test_an_edited_file_is_read_again(write):
+    algo = write("@estimator()\ndef mine(batch):\n    return batch.rewards\n")
+    first = compute_advantages(Method(algo), [[[1.0], [0.0]]]).values
+    file = Path(algo.rpartition(":")[0])
+    file.write_text(file.read_text().replace("batch.rewards", "2 * batch.rewards"))
+    np.testing.assert_array_equal(
+        compute_advantages(Method(algo), [[[1.0], [0.0]]]).values, 2 * first
+    )
 
 
 KNOWN = "known: beta, bnpo, curverl, .*, shrinkage, weight, or path/to/file.py:function$"

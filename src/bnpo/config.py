@@ -13,7 +13,14 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar, dataclass_transform
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass
 from tyro.constructors import PrimitiveConstructorSpec
 
@@ -65,6 +72,11 @@ def read_prompt(value: str, folders: Sequence[Path] = (Path(),)) -> str:
     return value
 
 
+def _prompt(value: str | None) -> str | None:
+    """Return the text of a prompt that is set in Python."""
+    return value and read_prompt(value)
+
+
 PROMPT = PrimitiveConstructorSpec(
     nargs=1,
     metavar="TEXT|FILE",
@@ -80,7 +92,7 @@ def settings(group: type[T]) -> type[T]:
 
     Raises InputError, which names the flag. Checks of several values stand in `__post_init__`.
     """
-    checked = dataclass(frozen=True)(group)
+    checked = dataclass(frozen=True, config=ConfigDict(extra="forbid"))(group)
     make: Callable = checked.__init__
 
     @wraps(make)
@@ -109,6 +121,8 @@ def _first_fault(error: ValidationError, are_flags: bool) -> str:
     name = ".".join(map(str, fault["loc"]))
     if are_flags:
         name = flag_name(next(part for part in reversed(fault["loc"]) if isinstance(part, str)))
+    if fault["type"] == "unexpected_keyword_argument":
+        return f"there is no setting {fault['loc'][-1]}; `train.py --help-all` shows all"
     message = fault["msg"].replace("Input should", "must")
     if isinstance(fault["input"], dict):
         return f"{name}: {message}"
@@ -145,7 +159,7 @@ class DataSettings:
     template: str = "chat"
     """Prompt template: `chat` (the tokenizer's chat template), `think` (the same, with a system
     prompt that asks for think and answer tags), or the path of a Jinja file."""
-    system_prompt: Annotated[str | None, PROMPT] = None
+    system_prompt: Annotated[str | None, PROMPT, AfterValidator(_prompt)] = None
     """System prompt, as text ('' is an empty one) or as the path of a text file. It replaces
     the one of the preset and of --template think. The default is the template's own."""
     thinking: Literal["on", "off"] | None = None

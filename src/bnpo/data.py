@@ -281,6 +281,20 @@ def _fields(source_line: str, row: dict, reference: str, forms: Forms) -> dict[s
     return fields
 
 
+def describe_gaps(problems: Sequence[Problem], forms: Forms) -> list[str]:
+    """Return a line for each column that some problems lack, and a reward has a default for."""
+    lines = []
+    for reward, form in forms.items():
+        for name in form.optional:
+            missing = sum(name not in problem.fields for problem in problems)
+            if 0 < missing < len(problems):
+                lines.append(
+                    f"{missing} of {len(problems)} problems have no field '{name}': {reward} takes "
+                    "its default for them"
+                )
+    return lines
+
+
 def _problem(source_line: str, row: dict, columns: Columns, forms: Forms) -> Problem:
     """Return the problem in a row. `source_line` is FILE:NUMBER. The number is the default id."""
     question = _question(source_line, _field(source_line, row, "problem", columns), columns)

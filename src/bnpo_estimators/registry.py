@@ -89,7 +89,11 @@ def _users_estimator(algo: str) -> Estimator:
         raise SettingError(f"`algo`: unknown estimator '{algo}'; {known}")
     if not os.path.isfile(file):
         raise SettingError(f"`algo`: there is no file '{file}'")
-    function = _load(os.path.abspath(file)).get(name)
+    try:
+        source = Path(file).read_bytes()
+    except OSError as error:
+        raise SettingError(f"`algo`: {file} cannot be read ({error.strerror})") from error
+    function = _load(os.path.abspath(file), source).get(name)
     found = getattr(function, "estimator", None)
     if not isinstance(found, Estimator):
         raise SettingError(f"{algo}: is not a function that @estimator() registers: {FORM}")
@@ -113,9 +117,9 @@ def _call(algo: str, function: Any, batch: Any) -> np.ndarray:
 
 
 @lru_cache
-def _load(path: str) -> dict[str, object]:
-    """Return the names that a user's file defines, which a process loads once. Raises SettingError
-    if it cannot be imported.
+def _load(path: str, source: bytes) -> dict[str, object]:
+    """Return the names that a user's file with this `source` defines. It is run once, and again
+    when it has been edited. Raises SettingError if it cannot be imported.
     """
     module = ModuleType(f"users_estimator {path}")
     module.__file__ = path
@@ -125,8 +129,8 @@ def _load(path: str) -> dict[str, object]:
     if os.path.dirname(path) not in sys.path:
         sys.path.append(os.path.dirname(path))
     try:
-        # As bytes, which Python decodes as it does when it imports a file
-        exec(compile(Path(path).read_bytes(), path, "exec"), module.__dict__)
+        # From bytes, which Python decodes as it does when it imports a file
+        exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         raise SettingError(f"{path}: cannot be imported: {_fault_in(path, error)}") from error
     return module.__dict__

@@ -393,6 +393,8 @@ def _work(pipe: Connection, time_limit: float) -> int:
         except BaseException as error:  # SystemExit, too: a user's function must not end the worker
             result = Failure(type(error).__name__)
             with suppress(Exception):  # its own __str__ may raise
-                result = Failure(type(error).__name__, " ".join(str(error).split())[:200])
+                text = " ".join(str(error).split())[:200]
+                notes = getattr(error, "__notes__", [])
+                result = Failure(type(error).__name__, " ".join([text, *notes]))
         signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(result)

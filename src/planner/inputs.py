@@ -9,7 +9,7 @@ from statistics import fmean
 from transformers import PreTrainedTokenizerBase
 
 from bnpo.config import TrainConfig
-from bnpo.data import load_sources
+from bnpo.data import describe_gaps, load_sources
 from bnpo.evaluation.scores import detectable
 from bnpo.evaluation.suites import (
     Suite,
@@ -94,7 +94,8 @@ def training_inputs(config: TrainConfig) -> Inputs:
     longest = longest_sequence(config, suite)
     folder, shape, tokenizer = find_model(data.model, longest)
     check_model(folder, longest)
-    problems, _ = load_sources(data.train_data, config.columns, forms_of(data.rewards))
+    forms = forms_of(data.rewards)
+    problems, _ = load_sources(data.train_data, config.columns, forms)
     mean, lines = PROMPT_TOKENS, [f"{' '.join(data.train_data)}: {len(problems):,} problems"]
     if tokenizer:
         tokenizer.chat_template = chat_template(
@@ -119,6 +120,7 @@ def training_inputs(config: TrainConfig) -> Inputs:
             f"--questions-per-step: is {batch.questions_per_step}, and the data have only "
             f"{len(problems)} problems; lower it"
         )
+    lines += describe_gaps(problems, forms)
     check_references(problems, data.train_data, data.rewards, data.grader)
     if not set(data.rewards) <= set(BUILT_IN):  # calls the user's own, as the start of a run does
         example = {"example": problems[0].answer, "fields": problems[0].fields}

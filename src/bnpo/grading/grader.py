@@ -16,7 +16,7 @@ import numpy as np
 
 from bnpo.environment import ranks_here
 from bnpo.files import InputError, read_text
-from bnpo.grading.rewards import BUILT_IN, GRADERS, form_of, inline_rewards
+from bnpo.grading.rewards import BUILT_IN, GRADERS, Form, form_of, inline_rewards
 from mathequal import TIME_LIMIT, final_answer, instant_verdict
 from mathequal.workers import Failure, Workers
 
@@ -79,6 +79,12 @@ class Grader:
         self._forms = {
             reward: form_of(reward, self._sources[file]) for reward, file in self._files.items()
         }
+        rule_form = self._forms.get(self.rule)
+        if rule_form and rule_form.is_batch:
+            raise InputError(
+                f"--grader: {self.rule} compares the answers to a question, and a rule judges each "
+                "one alone; make it a function of text and reference, or one of the --rewards"
+            )
         for reward, form in self._forms.items():
             if missing := [name for name in form.needed if name not in fields]:
                 raise InputError(
@@ -94,35 +100,31 @@ class Grader:
         self, time_limit: float, example: str, fields: Mapping[str, object]
     ) -> None:
         texts = [f"The answer is \\boxed{{{example}}}.", *TRIAL_TEXTS]
-        for reward in self._files:
-            is_batch = self._forms[reward].is_batch
-            calls = [[text] for text in texts]
-            # A function of all answers at once may compare them
-            if is_batch and not isinstance(self._try(reward, texts, example, fields)[0], Failure):
-                calls = [texts]
+        for reward, form in self._forms.items():
+            # A function of all answers at once may compare them. If that fails, it may for one text
+            results = self._try(reward, texts, example, fields) if form.is_batch else []
+            if not results or all(isinstance(result, Failure) for result in results):
+                results = [self._try(reward, [text], example, fields)[0] for text in texts]
             values = []  # each with its text
-            for call in calls:
-                results = self._try(reward, call, example, fields)
-                if not isinstance(results[0], Failure):
-                    for text, value in zip(call, results, strict=True):
-                        self._check_trial(reward, value, text)
-                        values.append(f"{value:g} for '{text}'")
+            for text, result in zip(texts, results, strict=True):
+                if not isinstance(result, Failure):
+                    self._check_trial(reward, result, text)
+                    values.append(f"{result:g} for '{text}'")
                     continue
-                failure = results[0]
-                problem = f"{reward}: a trial call failed: {failure.kind}: {failure.message}"
-                decisive = ("ImportError", "TypeError", "timeout", "death")
-                if call[0] == texts[0] and failure.kind in decisive:
+                problem = (
+                    f"{reward}: a trial call failed for '{text}': {result.kind}: {result.message}"
+                )
+                decisive = {"NotANumber"}
+                if text == texts[0]:
+                    decisive |= {"ImportError", "TypeError", "timeout", "death"}
+                if result.kind in decisive:
                     self.close()
-                    needed = "function(text: str, reference: str) -> float"
-                    if is_batch:
-                        needed = "function(completions: list, references: list) -> list"
-                    within = f"in a file imported within {time_limit:g} s"
-                    raise InputError(f"{problem}; it must be {needed}, {within}")
+                    raise InputError(f"{problem}; {_needed(form, time_limit)}")
                 # Perhaps for this text only
                 print(f"grading: {problem}", file=sys.stderr, flush=True)
             if values:
-                trial = f"called on trial with the reference '{example}'"
-                print(f"{reward} {trial}: {', '.join(values)}", flush=True)
+                trial = _describe_trial(form, example, fields)
+                print(f"{reward} called on trial with {trial}: {', '.join(values)}", flush=True)
 
     def _try(
         self, reward: str, texts: list[str], example: str, fields: Mapping[str, object]
@@ -155,10 +157,16 @@ class Grader:
                 raise InputError(_out_of_range(f"{problem} {answers} answers", low, high))
 
     def __call__(
-        self, texts: Sequence[str], references: Sequence[str], tags: bool = False
+        self,
+        texts: Sequence[str],
+        references: Sequence[str],
+        tags: bool = False,
+        fields: Mapping[str, object] = MappingProxyType({}),
     ) -> Grades:
-        """Return the grades of `texts` against `references`, one each. `tags` as in `submit`."""
-        return self.collect(self.submit(texts, references, tags))
+        """Return the grades of `texts` against `references`, one each. `tags` and `fields` as in
+        `submit`.
+        """
+        return self.collect(self.submit(texts, references, tags, fields=fields))
 
     def submit(
         self,
@@ -267,6 +275,27 @@ class Grader:
         """End the worker processes."""
         for workers in (self._workers, *self._file_workers.values()):
             workers.close()
+
+
+def _needed(form: Form, time_limit: float) -> str:
+    """Return what a function of the user's must be."""
+    function = "function(text: str, reference: str) -> float"
+    if form.is_batch:
+        function = "function(completions: list, references: list) -> list"
+    return f"it must be {function}, in a file imported within {time_limit:g} s"
+
+
+def _describe_trial(form: Form, example: str, fields: Mapping[str, object]) -> str:
+    """Return what a trial call passes besides the texts."""
+    passed = [f"the reference '{example}'"]
+    if len(form.parameters) == 1:
+        passed = ["no reference"]
+    elif form.parameters and form.parameters[1] not in ("reference", "references"):
+        passed[0] += f" as {form.parameters[1]}"
+    for name in (*form.needed, *form.optional):
+        known = f"{name} {fields[name]!r:.40}" if name in fields else f"the default of {name}"
+        passed.append(known)
+    return ", ".join(passed)
 
 
 def _out_of_range(problem: str, low: float, high: float) -> str:

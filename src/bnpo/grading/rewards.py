@@ -8,8 +8,9 @@ import ast
 import os
 import re
 import sys
+import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -18,6 +19,7 @@ from types import ModuleType
 from bnpo.environment import secure_output
 from bnpo.files import InputError, line_of, read_text
 from mathequal import final_answer
+from mathequal.workers import Failure
 
 Reward = Callable[[str, str], float]
 
@@ -84,6 +86,9 @@ REWARDS: dict[str, Reward] = {"format": format_reward, "last_number": last_numbe
 """Rewards that are fast and safe enough for the training process. Values lie in [0, 1]."""
 RELEASED_REWARDS: dict[str, Reward] = {"format": partial(format_reward, pattern=RELEASED_FORMAT)}
 """Those of `--grader paper`, whose code allows no white space around or between the tags."""
+OF_TRL = ("prompts", "completion_ids", "trainer_state", "log_extra", "log_metric")
+"""What TRL passes to a reward function, and a run does not. In the place of the second parameter,
+they would get the references."""
 BUILT_IN = ("accuracy", *REWARDS)  # accuracy may take long, so worker processes compute it
 
 
@@ -140,7 +145,8 @@ def forms_of(rewards: Sequence[str]) -> dict[str, Form]:
 
 def form_of(reward: str, source: str) -> Form:
     """Return the form of a function of a file with this `source`, which is parsed, not run. A
-    function that the file does not define with `def` itself gets a text and a reference.
+    function that the file does not define with `def` itself gets a text and a reference. Raises
+    InputError for parameters that only TRL passes.
 
     >>> form_of("my.py:f", "def f(text, reference, level, *, unit=''): ...").needed
     ('level',)
@@ -150,10 +156,10 @@ def form_of(reward: str, source: str) -> Form:
     except (SyntaxError, ValueError, MemoryError, RecursionError):  # its import says so
         return Form()
     name, form = reward.rpartition(":")[2], Form()
-    for statement in statements:
-        if not isinstance(statement, ast.FunctionDef) or statement.name != name:
+    for function in _functions(statements):
+        if function.name != name:
             continue
-        of_function = statement.args
+        of_function = function.args
         named = [parameter.arg for parameter in of_function.posonlyargs + of_function.args]
         required = len(named) - len(of_function.defaults)
         needed, optional = named[2:required], named[max(2, required) :]
@@ -162,23 +168,39 @@ def form_of(reward: str, source: str) -> Form:
             (needed if default is None else optional).append(parameter.arg)
         takes_all = of_function.kwarg is not None
         form = Form(tuple(named[:2]), tuple(needed), tuple(optional), takes_all)
+    if foreign := [name for name in form.parameters if name in OF_TRL]:
+        raise InputError(
+            f"{reward}: its parameter '{foreign[0]}' is one that only TRL passes; here the first "
+            "two are `completions` and `references`, and further ones are columns of the data"
+        )
     return form
+
+
+def _functions(statements: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
+    """Yield the functions that a file defines, also under `if` or `try`."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef):
+            yield statement
+        elif isinstance(statement, (ast.If, ast.Try)):
+            for node in ast.walk(statement):
+                if isinstance(node, ast.FunctionDef):
+                    yield node
 
 
 def users_reward(
     reward: str, source: str, text: str, reference: str, columns: Mapping[str, object]
 ) -> float:
-    """Return a user's reward. Raises ImportError for its file, and TypeError for no number."""
-    return _number(_function(reward, source)(text, reference, **columns))
+    """Return a user's reward. Raises ImportError for its file, and NotANumber."""
+    return _number(_call(reward, source, (text, reference), columns))
 
 
 def users_rewards(
     reward: str, source: str, arguments: Sequence[list], columns: Mapping[str, list]
-) -> list[float]:
-    """Return a user's rewards for all answers to a question. Raises ImportError for its file, and
-    TypeError if they are not as many numbers.
+) -> list[float | Failure]:
+    """Return a user's rewards for all answers to a question, with a Failure for each that is no
+    number. Raises ImportError for the file, and TypeError if they are not as many as the answers.
     """
-    values, count = _function(reward, source)(*arguments, **columns), len(arguments[0])
+    values, count = _call(reward, source, arguments, columns), len(arguments[0])
     try:
         values = list(values)
     except TypeError as error:
@@ -186,7 +208,29 @@ def users_rewards(
         raise TypeError(found) from error
     if len(values) != count:
         raise TypeError(f"it returned {len(values)} rewards for {count} completions")
-    return [_number(value) for value in values]
+    rewards: list[float | Failure] = []
+    for value in values:
+        try:
+            rewards.append(_number(value))
+        except NotANumber as error:
+            rewards.append(Failure(NotANumber.__name__, str(error)))
+    return rewards
+
+
+def _call(
+    reward: str, source: str, arguments: Sequence[object], columns: Mapping[str, object]
+) -> object:
+    """Return what a user's function returns. An error gets the line of its file as a note."""
+    function = _function(reward, source)
+    try:
+        return function(*arguments, **columns)
+    except Exception as error:
+        file = os.path.abspath(reward.rpartition(":")[0])
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file]
+        if lines:
+            error.add_note(f"(line {lines[-1]})")
+        raise
 
 
 def _function(reward: str, source: str) -> Callable:
@@ -200,11 +244,15 @@ def _function(reward: str, source: str) -> Callable:
         raise ImportError(line_of(error)) from error
 
 
+class NotANumber(TypeError):
+    """A user's function gave something else as a reward."""
+
+
 def _number(value: object) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
-        raise TypeError(f"it returned {type(value).__name__}, not a number") from error
+        raise NotANumber(f"it returned {type(value).__name__}, not a number") from error
 
 
 @lru_cache

@@ -114,6 +114,11 @@ def local_folder(model: str) -> Path | None:
     if folder.is_dir():
         # A run that is still going moves `last` and `best` to other checkpoints
         return folder.resolve()
+    if folder.name == "best" and (folder.parent / "checkpoints").is_dir():
+        raise InputError(
+            f"{model}: this run has no best checkpoint, because nothing was evaluated on its way; "
+            f"name {folder.parent} for its last one"
+        )
     if folder == SMOLLM2:
         raise InputError(
             f"{model}: is not there yet; `python scripts/get_model.py smollm2` gets it"

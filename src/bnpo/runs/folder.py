@@ -73,7 +73,10 @@ def check_changes(config: TrainConfig, data_facts: dict) -> None:
     for name, value in new.items():
         # A setting that is missing in config.json is newer than the run.
         if name in old and value != old[name] and name not in allowed | FREE:
-            values = "has changed" if isinstance(value, dict) else f"was {old[name]}, is {value}"
+            values = f"was {old[name]}, is {value}"
+            if isinstance(value, dict):
+                parts = [part for part in value if value[part] != old[name].get(part)]
+                values = f"has changed ({', '.join(parts) or 'it has fewer parts'})"
             changes[name] = f"{name} {values}"
     for name, value in REMOVED.items():
         if old.get(name, value) != value:

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bnpo.batch import Task
 from bnpo.config import PRESETS, TrainConfig, changed_settings, check_config, flat_settings
-from bnpo.data import content_hash, load_sources
+from bnpo.data import content_hash, describe_gaps, load_sources
 from bnpo.environment import become_only_rank
 from bnpo.errors import keep_tracebacks_in
 from bnpo.evaluation.protocol import Evaluation
@@ -111,6 +111,8 @@ class PreparedRun:
         )
         batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
         print(f"{questions}, {self.steps} steps of {batches}", flush=True)
+        for line in describe_gaps(self.task.problems, forms_of(config.data.rewards)):
+            print(line, flush=True)
 
 
 def check_shared(folder: Path, patience: float = 60.0) -> None:

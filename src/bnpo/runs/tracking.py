@@ -53,6 +53,8 @@ class Tracker:
         seconds_per_step = (time.perf_counter() - self._started) / (step - self._done_before)
         left = timedelta(seconds=round(seconds_per_step * (self._steps - step)))
         rewards = [f"{name} {metrics[f'reward/{name}']:.3f}" for name in self._reward_names]
+        if failed := metrics.get("answers/left_out"):
+            rewards.append(f"{failed:.1%} of the answers left out")
         print(
             f"step {step}/{self._steps}: reward {metrics['reward/mean']:.3f} "
             f"({', '.join(rewards)}), {metrics['answers/mean_tokens']:.0f} tokens per answer, "
