@@ -30,6 +30,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from transformers.utils.logging import disable_progress_bar
 
 from bnpo.config import PRESETS, with_settings
+from bnpo.errors import end_on_gpus
 from bnpo.files import InputError
 from bnpo.policy.folder import (
     check_model,
@@ -58,6 +59,7 @@ def main() -> None:
     disable_progress_bar()
     try:
         print(f"{model}: trains", *check(model), sep="\n")
+        end_on_gpus()
     except InputError as error:
         print(f"refused: {error}")
         sys.exit(1)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bnpo.environment import expects_cuda, setup_environment
-from bnpo.errors import error_line
+from bnpo.errors import end_on_gpus, error_line
 
 setup_environment()
 
@@ -81,6 +81,7 @@ def main() -> None:
             sample = sample_answers(small)
         # As the run itself, but pass@K has the K that the sampled answers allow
         report(sample, with_settings(config, k=small.method.k))
+        end_on_gpus()
 
 
 def smaller(config: TrainConfig, questions: int, answers: int, folder: Path) -> TrainConfig:

@@ -42,6 +42,7 @@ def main() -> None:
     flags, program = words[:script], words[script:]
     with error_line():
         flags = with_visible_gpus(flags)
+        check_words(flags, program)
     port = None
     # Launchers on several machines must agree, and cannot choose by themselves.
     if not any(flag.startswith(("--master_port", "--no_ssh", "--node_rank")) for flag in flags):
@@ -51,6 +52,21 @@ def main() -> None:
     if port:
         port.close()  # only now, so that no other program gets the port before the ranks meet there
     sys.exit(status)
+
+
+def check_words(flags: list[str], program: list[str]) -> None:
+    """Raise InputError for a word that the shells of other machines would change: pdsh gets it
+    unquoted, or in double quotes if it has a blank.
+    """
+    over_ssh = any(flag.startswith(("-H", "--hostfile")) for flag in flags)
+    if not over_ssh or "--no_ssh" in flags:
+        return
+    for word in program:
+        if set(word) & set('$`"\\') or (" " not in word and set(word) & set("()<>|;&'")):
+            raise InputError(
+                f"{word}: the shells of the other machines would read its brackets, quotes or `$` "
+                "once more; start each machine with --no_ssh (docs/gpus.md)"
+            )
 
 
 def with_visible_gpus(flags: list[str]) -> list[str]:

@@ -322,6 +322,20 @@ def test_only_a_librarys_refusal_is_blamed_on_the_model(error, is_refusal):
     assert not is_refusal or str(error) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Free memory on device cuda:0 (20/24 GiB) on startup is less than desired GPU memory "
+        "utilization (0.95, 22.8 GiB). Decrease GPU memory utilization or reduce GPU memory used",
+        "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when",
+    ],
+)
+def test_a_share_of_the_gpu_is_no_fault_of_the_model(text):
+    fault = r"^--gpu-memory: vLLM cannot run some/model in this share of the GPU \(ValueError"
+    with refused(fault), refused_by("vLLM", "some/model"):
+        raise ValueError(text)
+
+
 TEXTS = (
     "Tom has 5 apples and buys 7 more. How many apples does Tom have now? Natalia sold clips to 48 "
     "of her friends in April, and then she sold half as many clips in May. How many clips did "

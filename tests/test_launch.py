@@ -32,7 +32,7 @@ from bnpo.policy.speed import TIMINGS
 from bnpo.ranks import check_cuda, compute_capability, hide_cuda
 from bnpo.runs.prepare import prepare_run
 from conftest import CUDA_BUILD, ROOT, json_lines, python, refused, users_environment
-from launch import reserve_port, with_visible_gpus
+from launch import check_words, reserve_port, with_visible_gpus
 
 BIN = Path(sys.executable).parent
 LAUNCHERS = {
@@ -157,6 +157,26 @@ def test_ranks_get_the_gpus_that_are_visible(visible, given, flags, monkeypatch)
         return
     with refused(f"CUDA_VISIBLE_DEVICES={visible}: DeepSpeed's launcher needs the numbers of GPUs"):
         with_visible_gpus(given.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "word", "is_refused"),
+    [
+        ("--hostfile hosts", "(1-p)**0.5", True),
+        ("--hostfile hosts", "cost $5", True),
+        ("-H hosts", "mine.py:f;x", True),
+        ("--hostfile hosts", "Answer (briefly), please", False),  # DeepSpeed adds double quotes
+        ("--hostfile hosts", "hub:me/data@main#train", False),
+        ("--hostfile hosts --no_ssh", "(1-p)**0.5", False),
+        ("--num_gpus 2", "(1-p)**0.5", False),
+    ],
+)
+def test_words_that_other_machines_shells_would_change_are_refused(flags, word, is_refused):
+    program = ["train.py", "--weight", word]
+    if not is_refused:
+        return check_words(flags.split(), program)
+    with refused(f"^{re.escape(word)}: the shells of the other machines would read"):
+        check_words(flags.split(), program)
 
 
 def test_a_sampler_that_is_killed_while_it_starts_ends_the_program(tmp_path):
@@ -284,6 +304,15 @@ def test_a_gpu_is_used_or_a_line_has_the_cure(found, fault, machine):
         assert check_cuda()
         return
     with refused(re.escape(fault)):
+        check_cuda()
+
+
+def test_more_ranks_than_gpus_are_refused(machine, monkeypatch):
+    machine(Machine(capabilities=((9, 0), (9, 0))))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert check_cuda()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with refused("4 ranks are started on this machine, but 2 GPUs are visible; lower --num_gpus"):
         check_cuda()
 
 

@@ -71,6 +71,9 @@ def set_defaults() -> None:
     """Set what torch, DeepSpeed, vLLM and transformers read when they are imported. What the user
     has set stays. `import bnpo` calls this.
     """
+    if "microsoft" in os.uname().release:  # WSL2
+        # Its drivers fail where growing segments are mapped (pytorch issue 192330)
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "pinned_max_cached_size_mb:16")
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_rank():

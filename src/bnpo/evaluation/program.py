@@ -72,8 +72,9 @@ class EvalConfig:
     """Number of samplers side by side, by default as many as the GPUs allow, or one on CPUs."""
     tensor_parallel: Positive[int] = 1
     """Number of GPUs per sampler, for a model that does not fit on one."""
-    gpu_memory: Share = 0.9
-    """Share of each GPU's memory that a sampler may use."""
+    gpu_memory: Share | None = None
+    """Share of each GPU's memory that a sampler may use. The default is 0.9, or what other programs
+    leave free."""
     enforce_eager: bool = False
     """Run without CUDA graphs: starts faster, samples more slowly."""
     dry_run: bool = False
@@ -180,6 +181,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int) -> di
             sequences=math.ceil(len(missing) / replicas),
             enforce_eager=config.enforce_eager,
             tensor_parallel=config.tensor_parallel,
+            sleeps=False,
         )
         sampling = evaluation.sampling(missing)
         correct = sum(record["correct"] for record in samples.records.values())

@@ -488,6 +488,10 @@ REFUSALS = (
 )
 
 
+# vLLM's errors for too little memory, which are ValueErrors, too
+GPU_SHARE = re.compile("gpu.memory.utilization", re.IGNORECASE)
+
+
 @contextmanager
 def refused_by(library: str, model: str) -> Iterator[None]:
     """Turn a library's refusal of a model, or a part of it, into an InputError.
@@ -510,6 +514,10 @@ def refused_by(library: str, model: str) -> Iterator[None]:
             cure = "correct its permissions, or free some disk space"
         elif isinstance(error, ImportError):
             fault, cure = "cannot import what this model needs", "install that, or use another"
+        elif GPU_SHARE.search(str(error)):
+            subject = "--gpu-memory"
+            fault = f"cannot run {model} in this share of the GPU"
+            cure = "change it, or end other programs on the GPU"
         elif is_refusal:
             fault, cure = "cannot run this model", "correct that, or use another model"
         else:

@@ -224,6 +224,15 @@ def check_memory(shape: ModelShape, config: TrainConfig) -> None:
         )
 
 
+def _allocate_nccl() -> None:
+    """Let NCCL allocate its buffers, which it does with the first collective of a kind."""
+    part = torch.zeros(2**20, device="cuda")
+    whole = torch.zeros(2**20 * dist.get_world_size(), device="cuda")
+    dist.all_reduce(part)
+    dist.all_gather_into_tensor(whole, part)
+    dist.reduce_scatter_tensor(part, whole)
+
+
 def sampler_settings(shape: ModelShape, config: TrainConfig, longest: int) -> EngineSettings:
     """Return the settings of a sampler of prompts plus answers of up to `longest` tokens.
 
@@ -234,8 +243,7 @@ def sampler_settings(shape: ModelShape, config: TrainConfig, longest: int) -> En
     hardware = config.hardware
     share = sequences = None
     if torch.cuda.is_available():
-        # NCCL allocates its buffers with the first collective
-        dist.all_reduce(torch.zeros(1, device="cuda"))
+        _allocate_nccl()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info()
         ranks = dist.get_world_size()

@@ -21,7 +21,13 @@ from bnpo.policy.patches import (
     prepare_reloads,
     rank_no_tokens,
 )
-from bnpo.policy.sampling import MOST_REQUESTS, MOST_SEQUENCES, PREFILL_TOKENS, EngineSettings
+from bnpo.policy.sampling import (
+    MOST_MEMORY,
+    MOST_REQUESTS,
+    MOST_SEQUENCES,
+    PREFILL_TOKENS,
+    EngineSettings,
+)
 from bnpo.prompts import stop_token_ids, vocabulary_size
 from bnpo.ranks import gather
 
@@ -252,15 +258,24 @@ def _device_arguments(settings: EngineSettings) -> dict:
     blackwell = torch.cuda.get_device_capability()[0] == 10
     fails = blackwell and settings.dtype != "float32" and not has_flashinfer()
     return {
-        "gpu_memory_utilization": settings.gpu_memory,
+        "gpu_memory_utilization": settings.gpu_memory or _free_share(),
         "max_num_seqs": settings.sequences and min(settings.sequences, MOST_SEQUENCES),
-        "enable_sleep_mode": True,
-        "sleep_mode_offload_cudagraph": True,
+        "enable_sleep_mode": settings.sleeps,
+        "sleep_mode_offload_cudagraph": settings.sleeps,
         "attention_backend": "FLASH_ATTN" if fails else None,  # None: vLLM chooses
         # It measures kernels with collectives of all ranks, but only where nvcc is installed. Ranks
         # on machines that differ in this would wait for each other for ever.
         "enable_flashinfer_autotune": False,
     }
+
+
+def _free_share() -> float:
+    """Return the share of the memory that is free on all visible GPUs, up to MOST_MEMORY."""
+    shares = []
+    for gpu in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(gpu)
+        shares.append(free / total - 0.03)  # what starting vLLM takes
+    return max(0.01, min(MOST_MEMORY, *shares))
 
 
 def _mask_padding_rows(model: torch.nn.Module, vocab_size: int) -> None:

@@ -62,12 +62,13 @@ def check_start(
     longest = config.sampling.longest
     prompt, answer = _text(learner, ids, longest)
     answers, model = (answer, answer[::-1]), config.data.model
+    # As after an update: on GPUs a sampler that falls asleep loses its weights. The logits of the
+    # model's own code take memory that only a sleeping sampler leaves free.
+    sampler.sleep()
     # [tokens of both answers], like all scores here
     of_model = own_score(learner, prompt, *answers)
     of_rounded_model = own_score(learner, prompt, *answers, rounded=True)
     of_learner = learner.score(prompt, *answers)
-    # As after an update: on GPUs a sampler that falls asleep loses its weights
-    sampler.sleep()
     try:
         sync.refresh(0)
     except UnknownNames as error:  # vLLM has no code for this family, and takes transformers' own
