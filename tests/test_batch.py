@@ -18,8 +18,10 @@ from bnpo.batch import (
     all_wrong_energy,
     are_all_wrong,
     has_signal,
+    questions_at,
     right_reward,
     sample_batch,
+    sampling_seeds,
 )
 from bnpo.config import PRESETS, TINY_MODEL, naming_flags, with_settings
 from bnpo.data import Problem
@@ -57,12 +59,15 @@ def answer(text: str) -> Answer:
 
 
 class Sampler:
-    """Its answers have the texts of `draws`, [draws][n][m], the last prompt's first."""
+    """Its answers have the texts of `draws`, [draws][n][m], the last prompt's first. `asked` are
+    the arguments of the last draw.
+    """
 
     def __init__(self, draws: list, greedy: list[str]):
         self.draws, self.greedy = iter(draws), greedy
 
-    def sample(self, prompts, seeds, *, n, greedy_too, **_sampling) -> Iterator[SampledGroup]:
+    def sample(self, prompts, seeds, *, n, greedy_too, **sampling) -> Iterator[SampledGroup]:
+        self.asked = sampling | {"prompts": prompts, "seeds": seeds}
         assert len(set(seeds)) == len(prompts)
         for i, texts in reversed(list(enumerate(next(self.draws)))):
             assert len(texts) == n
@@ -98,6 +103,26 @@ def test_groups_have_the_answers_and_rewards_of_their_questions(tmp_path):
     assert batch.finished.tolist() == [[True, False]] * 4
     assert batch.lengths.tolist() == [[len(a.token_ids) for a in g.answers] for g in batch.groups]
     assert (batch.place, batch.seconds.keys()) == (4, {"generate", "reward", "gather"})
+
+
+def test_questions_and_answers_follow_from_the_seed_and_the_settings(tmp_path):
+    """Also: with answer tags the answer is what is between them."""
+    settings = {"seed": 7, "temperature": 0.6, "top_k": 5, "max_answer_tokens": 9}
+    config = with_settings(
+        PRESETS["tiny"], questions_per_step=2, samples_per_question=2, **settings
+    )
+    problems = [Problem(str(i), "1+6=?", "7") for i in range(30)]
+    texts = ["<answer>7</answer>", "<answer>8</answer>"]
+    sampler = Sampler([[texts, texts]], [])
+    with closing(Grader(workers=1)) as grader:
+        task = Task(problems, [[i] for i in range(30)], TOKENIZER, grader, answer_tags=True)
+        batch = sample_batch(task, 5, 3, sampler, config)
+    questions, place = questions_at(30, 2, 5, 7)
+    assert (batch.place, sampler.asked["prompts"]) == (place, [[int(i)] for i in questions])
+    assert list(sampler.asked["seeds"]) == list(sampling_seeds(7, 3, questions, 0))
+    asked = {name: sampler.asked[name] for name in ("temperature", "top_k", "max_tokens")}
+    assert asked == {"temperature": 0.6, "top_k": 5, "max_tokens": 9}
+    assert batch.rewards[:, :, 0].tolist() == [[1, 0], [1, 0]]
 
 
 @pytest.mark.parametrize(

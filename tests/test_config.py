@@ -126,6 +126,10 @@ def ranks(monkeypatch):
             "the name 'all' has another meaning in metrics",
         ),
         ("--rewards ,", "--rewards: name at least one"),
+        (
+            "--algo reinforce_pp --samples-per-question 1 --resample-rounds 2",
+            "--resample-rounds: a single answer to a question has no signal, so every step would",
+        ),
         ("--reward-range 1 0", "--reward-range: 1 0: must be two finite numbers"),
         ("--template no.jinja", "--template: no file 'no.jinja'; known: chat, think, or a Jinja"),
         ("--system-prompt no/such.txt", "--system-prompt: no file 'no/such.txt'; correct the path"),

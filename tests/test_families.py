@@ -204,6 +204,26 @@ def test_ids_with_gaps_count_to_the_largest(model):
     assert len(tokenizer) < vocabulary_size(tokenizer) == 281
 
 
+def test_a_tokenizer_has_the_ids_of_its_file_whatever_class_its_model_names(model):
+    """transformers builds Llama's own tokenizer, as for DeepSeek-R1-Distill-Llama-8B."""
+    before = load_tokenizer(model, 10)
+    edit_json(model / "config.json", model_type="llama")
+    edit_json(model / "tokenizer_config.json", tokenizer_class="LlamaTokenizerFast")
+    text = "What is 2+3?\n\nIt is \\boxed{5}."
+    broken = AutoTokenizer.from_pretrained(model)
+    assert broken.decode(broken.encode(text, add_special_tokens=False)) != text
+    tokenizer = load_tokenizer(model, 10)
+    assert tokenizer.encode(text) == before.encode(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert (tokenizer.eos_token, tokenizer.chat_template) == (
+        before.eos_token,
+        before.chat_template,
+    )
+    tokenizer.save_pretrained(model / "saved")
+    (model / "saved" / "config.json").write_bytes((model / "config.json").read_bytes())
+    assert load_tokenizer(model / "saved", 10).encode(text) == before.encode(text)
+
+
 def test_a_mistral_model_has_the_tokenizer_of_transformers(model):
     edit_json(model / "config.json", model_type="mistral")
     (model / "tekken.json").write_text("{}")
@@ -369,6 +389,8 @@ def test_the_proof_of_the_start_sees_faults_and_no_others(family, dtype, faults,
     report = report_of(1, "bounds_check", tmp_path / family, dtype, *TEXTS)
     found = {name for name, error in report["errors"].items() if "explains" in error}
     assert found >= faults, report["errors"]
+    if "layer of another" in faults:
+        assert "weight sync after step 1 failed: the sampler's and the" in report["lost later"]
     # Answers at three temperatures and random tokens. The bound is that of the text that is rounded
     # least.
     assert max(report["gaps"]) < report["bound"]

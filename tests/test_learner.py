@@ -37,10 +37,12 @@ def logprobs_of(model, prompt, answer, temperature, vocabulary):
     return logprobs.gather(1, torch.tensor(answer)[:, None])[:, 0]
 
 
-def loss_of(terms: list[torch.Tensor], aggregation: str) -> torch.Tensor:
-    """From the terms of each answer's tokens."""
+def loss_of(terms: list[torch.Tensor], aggregation: str, longest: int) -> torch.Tensor:
+    """From the terms of each answer's tokens, where answers have at most `longest` tokens."""
     if aggregation == "token-mean":
         return torch.cat(terms).mean()
+    if aggregation == "seq-mean-token-sum-norm":
+        return torch.stack([x.sum() / longest for x in terms]).mean()
     of_answers = [x.mean() if aggregation == "seq-mean-token-mean" else x.sum() for x in terms]
     return torch.stack(of_answers).mean()
 
@@ -82,7 +84,7 @@ def plain_updates(config, updates: int, setting: str):
                     gap = old[i] - torch.tensor(answer.logprobs, dtype=torch.float32)
                     terms[-1] = terms[-1] * torch.exp(gap).clamp(max=update.importance_cap)
             optimizer.zero_grad()
-            loss_of(terms, update.aggregation).backward()
+            loss_of(terms, update.aggregation, config.sampling.max_answer_tokens).backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), update.max_grad_norm).item()
             if np.isfinite(norm):
                 norms[-1].append(norm)
@@ -146,6 +148,12 @@ def test_clipping_acts_only_after_the_first_update_of_a_batch(report):
     for setting, clips in (("one update", False), ("two iterations", True)):
         metrics = report[setting]["metrics"][0]
         assert (metrics["clipped_low"] + metrics["clipped_high"] > 0) == clips
+
+
+def test_gradients_are_summed_in_fp32(report):
+    """In bf16 the sum of many micro-batches would lose small ones."""
+    for setting in ("one update", "infinite gradient in bf16"):
+        assert report[setting]["types"] == ["torch.float32", "torch.float32"]
 
 
 def test_the_moments_exist_before_the_first_update(report):

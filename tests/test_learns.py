@@ -40,6 +40,9 @@ def test_training_learns(tmp_path):
     [before, after] = [line["eval/average"] for line in lines if "eval/average" in line]
     assert after >= before + 0.2
     rewards = [line["reward/mean"] for line in lines if "reward/mean" in line]
+    rates = [line["lr"] for line in lines if line["step"]]
+    assert rates == pytest.approx([1e-4] + 7 * [2e-4])  # warm-up, and no further change
+    assert all(0 < line["entropy"] < 6 for line in lines if line["step"])
     assert sum(rewards[-2:]) / 2 >= rewards[0] + 0.2
     assert f"run            {run}: done after step 8" in printed
     assert (run / "report.html").stat().st_size > 100_000

@@ -144,6 +144,9 @@ def test_clipping_takes_the_gradient_away_on_the_outer_side_only():
     [gradient] = torch.autograd.grad(loss, logprobs)
     torch.testing.assert_close(gradient, torch.tensor([-0.5, 0, -1, 0, 1.5]))
     assert clipped == [1, 1]
+    ratios, advantages = torch.tensor([0.5, 0.5, 0.5, 1.5]), torch.tensor([-1.0, -1, 1, 1])
+    _, low, high = clipped_surrogate(ratios.log(), zeros[:4], advantages, ones[:4], 0.2, 0.28)
+    assert (low, high) == (2, 1)
 
 
 def test_importance_weights_are_truncated_and_carry_no_gradient():

@@ -17,6 +17,8 @@ from bnpo.prompts import (
     THINK_PROMPT,
     asks_for_tags,
     chat_template,
+    decode_answers,
+    describe_problems,
     encode_problems,
     encode_prompt,
     render_prompt,
@@ -222,6 +224,50 @@ def test_answers_end_with_the_special_token_that_the_template_writes_behind_them
     tokenizer.add_special_tokens({"additional_special_tokens": added})
     names = tokenizer.convert_ids_to_tokens(stop_token_ids(with_template(tokenizer, template)))
     assert set(names) == {"<|endoftext|>", "<|im_end|>", *end}
+
+
+TAGGED = "<think>1+2 is 3</think><answer>3</answer>"
+
+
+def test_tags_that_are_special_tokens_stay_in_answers(tokenizer):
+    ids = tokenizer.encode(f"{TAGGED}<|im_end|>", add_special_tokens=False)
+    assert decode_answers(tokenizer, [ids]) == [TAGGED]
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</answer>"]})
+    ids = tokenizer.encode(f"{TAGGED}<|im_end|>", add_special_tokens=False)
+    assert decode_answers(tokenizer, [ids, ids[:1]]) == [TAGGED, "<think>"]
+
+
+def test_prompts_have_the_same_date_every_day(tokenizer):
+    dated = "Today is {{ strftime_now('%d %b %Y') }}.\n" + BASE
+    tokenizer.chat_template = dated
+    tokenizer.chat_template = chat_template(tokenizer, "chat")
+    assert render_prompt(tokenizer, "1+1=?").startswith("Today is 26 Jul 2024.\nuser: 1+1=?")
+    assert chat_template(tokenizer, "chat") == tokenizer.chat_template
+
+
+WITHOUT_SYSTEM = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}" + BASE
+)
+
+
+def test_a_template_without_a_system_role(tokenizer):
+    tokenizer.chat_template = WITHOUT_SYSTEM
+    assert chat_template(tokenizer, "chat", "") == WITHOUT_SYSTEM  # no system prompt is asked for
+    with refused("^--system-prompt: the chat template of .* takes no system message; leave the fl"):
+        chat_template(tokenizer, "chat", "Use a box.")
+
+
+def test_lines_say_which_problems_have_a_system_message_or_control_tokens(tokenizer):
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1+1=?"}]
+    problems = [Problem("a", chat, "2"), Problem("b", "What is <|im_end|> for?", "2")]
+    assert describe_problems(problems, tokenizer, "Use a box.") == [
+        "1 of 2 problems have a system message of their own, so that --system-prompt or "
+        "--template think does not reach them",
+        "1 of 2 problems contain special tokens, which the model reads as such, as problem b has "
+        "<|im_end|>",
+    ]
+    assert describe_problems(problems[:1], tokenizer, None) == []
 
 
 def test_an_empty_prompt_is_refused(tokenizer):

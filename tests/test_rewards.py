@@ -272,6 +272,7 @@ def reward(text, reference):
     if "boxed" in text:
         return 1.0
 """
+UNIMPORTED = "def reward(text, reference): return float(re.search('2', text) is not None)"
 LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
 
 
@@ -290,6 +291,7 @@ LIST = "def reward(prompts, completions): return [1.0 for _ in completions]"
         ("def reward(text, reference): return [1.0]", "it returned list, not a number"),
         ("def reward(text, reference):\n    return text > 1", r"TypeError: .* \(line 2\)"),
         ("if True:\n    def reward(text, reference, level): pass", "asks for the column 'level'"),
+        (UNIMPORTED, r"failed for 'I do not know.': NameError: .* \(line 1\); all trial calls fai"),
         (FORGETFUL, "failed for '': NotANumber: it returned NoneType, not a number"),
         ("def reward(completions, answer): return 1.0", "float, not a list of 1 numbers; it must"),
         ("def reward(completions, answer): return []", "returned 0 rewards for 1 completions; it"),
@@ -386,7 +388,8 @@ def test_a_second_parameter_named_after_another_column_is_refused(
 
 def test_a_batch_that_fails_leaves_out_all_its_answers(tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("def mine(completions, answers):\n    return map(int, completions)\n")
+    body = "[int(x) if len(x) == 1 else 0 for x in completions]"
+    file.write_text(f"def mine(completions, answers): return {body}")
     grader = Grader((f"{file}:mine",), workers=1)
     assert grader(["1", "0"], ["", ""]).rewards.tolist() == [[1], [0]]
     assert grader(["1", "x"], ["", ""]).failures == {"ValueError": 2}
@@ -466,10 +469,21 @@ def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path):
     texts = ["out 0", "out 1", "out 0", "out 0", "in", "in", "in", "in"]
     grades = grader(texts, ["2"] * 8)
     assert grades.failures == {"OutOfRange": 4}  # equal calls count too
-    grader.check_ranges([grades])
+    grader.check_grades([grades])
     message = "mine gave -0.5 to -0.5 for 5 of 8 answers, outside 0 to 1. Set --reward-range"
     with refused(message):
-        grader.check_ranges([grader(["out", *texts[:7]], ["2"] * 8)])
+        grader.check_grades([grader(["out", *texts[:7]], ["2"] * 8)])
+    grader.close()
+
+
+def test_a_reward_that_fails_for_most_answers_ends_a_run(tmp_path):
+    reward = own_reward(tmp_path, "1 if 'x' not in text else int(text)")
+    grader = Grader((reward,), workers=1)
+    grader.check_grades([grader(["x", "y", "x", "z"], ["2"] * 4)])
+    with refused(
+        f"^--rewards: {reward} could not be computed for 3 of 4 answers \\(ValueError: inv"
+    ):
+        grader.check_grades([grader(["x", "y", "x", "x"], ["2"] * 4)])
     grader.close()
 
 

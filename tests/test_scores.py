@@ -3,6 +3,9 @@
 import json
 import os
 import runpy
+import zlib
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from scipy import stats
 from transformers import AutoTokenizer
 
 import compare_evaluations
+from bnpo.batch import sampling_seeds
 from bnpo.config import TINY_MODEL
 from bnpo.evaluation.protocol import Evaluation, Samples, key_of
 from bnpo.evaluation.scores import (
@@ -25,6 +29,7 @@ from bnpo.evaluation.scores import (
 )
 from bnpo.evaluation.suites import load_suite, override
 from bnpo.files import ROOT, write_json, write_json_lines
+from bnpo.runs.metrics import eval_metrics
 from conftest import refused
 
 
@@ -193,6 +198,37 @@ def test_scores(evaluation, records):
     assert result["grading_failures"] == {"paper: timeout": 1}
     uneven = [record | {"correct": i == 0} for i, record in enumerate(records)]
     assert summarize(uneven, 2)["se"] == pytest.approx(np.std([0.5, 0, 0], ddof=1) / np.sqrt(3))
+
+
+def test_answers_are_sampled_as_the_suite_says_each_with_its_own_seed(evaluation):
+    changed = {"temperature": 0.3, "top_p": 0.9, "max_answer_tokens": 5}
+    other = replace(evaluation, suite=replace(evaluation.suite, **changed), seed=7)
+    keys = other.sample_keys()
+    assert keys == [("arithmetic", i, j) for i in range(3) for j in range(2)]
+    sampling = other.sampling(keys)
+    of_problems = sampling_seeds(7, zlib.crc32(b"arithmetic"), range(3))
+    assert sampling["seeds"] == [seed + j for seed in of_problems for j in range(2)]
+    assert sampling["prompts"] == [other.prompts["arithmetic"][i] for _, i, _ in keys]
+    names = ("temperature", "top_p", "max_tokens")
+    assert tuple(sampling[name] for name in names) == (0.3, 0.9, 5)
+
+
+def test_each_data_set_has_its_own_scores_and_the_average_weighs_them_equally(records):
+    """Two sets of three problems: of x 1 of 3 is right, and of y 2 of 3."""
+    x = [row | {"dataset": "x", "verdicts": {"default": row["index"] == 0}} for row in records]
+    y = [row | {"dataset": "y", "verdicts": {"default": row["index"] != 0}} for row in records]
+    x, y = ([row | {"correct": row["verdicts"]["default"]} for row in rows] for rows in (x, y))
+    datasets = {name: SimpleNamespace(repetitions=2) for name in "xy"}
+    results = score_all(SimpleNamespace(datasets=datasets), y + x, {})
+    error = 1 / 3  # of the means 1, 0, 0 and 0, 1, 1
+    for name, pass1 in (("x", 1 / 3), ("y", 2 / 3)):
+        found = {key: results["results"][name][key] for key in ("pass1", "se")}
+        assert found == pytest.approx({"pass1": pass1, "se": error})
+    both = {"pass1": 0.5, "se": error / 2**0.5}
+    assert {key: results["average"][key] for key in both} == pytest.approx(both)
+    metrics = eval_metrics(results)
+    assert metrics["eval/average"] == pytest.approx(0.5)
+    assert metrics["eval/y/pass1"] == pytest.approx(2 / 3)
 
 
 def test_an_average_whose_error_leaves_out_data_sets_says_so(records, capsys):

@@ -176,6 +176,12 @@ NO_TEXT = "it must be a text or a number"
         (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, "has type dict; it must be a text"),
         ({"problem": "1", "answer": ["7", "8"]}, {}, f"type list; {NO_TEXT}. Join the items"),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
+        ({"problem": "1", "answer": 6.02214076e23}, {}, ("1", "6.02214076e+23")),
+        ({"problem": "1", "answer": 0.00001}, {}, ("1", "0.00001")),
+        ({"problem": "1", "answer": float("inf")}, {}, "is infinite or too large for a number"),
+        # As pandas writes an array of messages into a CSV file
+        ({"problem": f"[{CHAT[0]}\n {CHAT[1]}]", "answer": "2"}, {}, "looks like a chat in a text"),
+        ({"problem": "[{'from': 'human', 'value': '1'}]", "answer": "2"}, {}, NO_CHAT),
         ({"problem": json.dumps(CHAT[:1]), "answer": "1"}, {}, NO_CHAT),
         ({"problem": [{"role": "user"}], "answer": "1"}, {}, NO_CHAT),
     ],

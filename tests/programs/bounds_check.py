@@ -66,8 +66,8 @@ def faults(learner: Learner, sampler: Sampler) -> dict:
             cases["rotary base"] = patch.object(module, "inv_freq", module.inv_freq**1.14)
     if getattr(learner.model.config, "sliding_window", None):
         cases["window ignored"] = attention_fault(windows=False)
-    if learner.policy.head.steps:
-        cases["logits not scaled or capped"] = patch.object(learner.policy.head, "steps", None)
+    if learner.policy.head.transform:
+        cases["logits not scaled or capped"] = patch.object(learner.policy.head, "transform", None)
     return cases
 
 
@@ -90,6 +90,14 @@ def check(folder: str, dtype: str, *texts: str) -> dict:
             except (InputError, RunError) as error:
                 found["errors"][name] = str(error)
     start(ids[0])  # the weights are right again
+    text = Batch.of([ids[0][:60]], [[Answer(ids[0][60:], True, None)]])
+    try:
+        with layer_of_another(sampler):
+            sync.refresh(1)
+            found["lost later"] = f"passes: {sync.measure_difference(1, text)}"
+    except RunError as error:
+        found["lost later"] = str(error)
+    start(ids[0])
     prompt, noise = ids[0][:60], np.random.default_rng(0).integers(len(tokenizer), size=100)
     answers = [Answer(noise.tolist(), True, None)]
     for temperature in (0.6, 1.0, 2.0):  # at the last, answers are gibberish

@@ -20,6 +20,7 @@ SETTINGS = {
     "two iterations": "--ppo-iterations 2",
     "mini-batches": f"{PASSES} --aggregation token-mean --offload-optimizer",
     "importance": "--importance-cap 1.5 --aggregation seq-mean-token-mean --temperature 0.7",
+    "fixed length": "--aggregation seq-mean-token-sum-norm",
     # One of three updates per pass must be skipped: its fp32 gradient is not finite, or its loss
     # alone.
     "infinite gradient": PASSES,
@@ -95,6 +96,8 @@ def check(wide: str, layers: str) -> dict:
         batch, advantages = fixed_batch(name)
         states = learner._engine.optimizer.optimizer.state.values()
         case = {"before": scores(learner, batch)}
+        types = ("gradient_accumulation_dtype", "communication_data_type")
+        case["types"] = [str(getattr(learner._engine.optimizer, name)) for name in types]
         case["moments"] = sum(s["exp_avg"].numel() + s["exp_avg_sq"].numel() for s in states)
         updates = [learner.update(batch, advantages, lr=1e-4) for _ in range(2)]
         case["metrics"] = [update.metrics for update in updates]

@@ -81,6 +81,11 @@ def check(model: str, *flags: str) -> dict:
         found["ids_ok"] = max(map(max, answers)) < pair.vocabulary
     found["compared"] = sorted(pair.held.keys() & pair.compared().keys())
 
+    score, off = sampler.score, float(dist.get_rank())
+    sampler.score = lambda *text: score(*text) + off  # as if rank 1 alone had lost weights
+    found["rank 1 is off"] = error_of(lambda: sync.measure_difference(3, pair.sample()))
+    sampler.score = score
+
     batch = pair.sample()
     update = learner.update(batch, ADVANTAGES, lr=1e-3)
     found["gap_max"] = update.metrics["sampler_learner_gap_max"]
