@@ -14,6 +14,7 @@ import numpy as np
 
 from bnpo.config import TrainConfig
 from bnpo.grading.grader import Grader, Grades
+from bnpo.prompts import decode_answers
 from bnpo.tasks import Problem
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the main process of an evaluation needs none
@@ -36,7 +37,7 @@ class Task:
     def start_grading(self, question: int, answers: Sequence["Answer"]) -> list[list[Future]]:
         """Return the futures of the rewards of `answers` to one question, [K][answers]."""
         token_ids = [answer.token_ids for answer in answers]
-        texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        texts = decode_answers(self.tokenizer, token_ids)
         problem = self.problems[question]
         references = [problem.answer] * len(texts)
         return self.grader.submit(texts, references, self.answer_tags, fields=problem.fields)
@@ -237,7 +238,7 @@ def sample_groups(
         "gather": time.perf_counter() - graded_at,  # waits for the slowest rank
     }
     greedy_grades = [group.greedy.grades for group in groups if group.greedy]
-    task.grader.check_ranges([*(group.grades for group in groups), *greedy_grades])
+    task.grader.check_grades([*(group.grades for group in groups), *greedy_grades])
     return groups, seconds
 
 

@@ -414,6 +414,12 @@ class TrainConfig:
             raise InputError(
                 f"{problem}; take at least 2, or an --algo without groups, such as reinforce_pp"
             )
+        if batch.samples_per_question == 1 and batch.resample_rounds:
+            raise InputError(
+                "--resample-rounds: a single answer to a question has no signal, so every step "
+                "would draw all rounds, and train on right answers only; leave it out, or take at "
+                "least 2 --samples-per-question"
+            )
         names = self.data.reward_names
         if batch.signal not in (None, ALL_REWARDS, *names):
             known = ", ".join([*names, ALL_REWARDS])

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -330,7 +331,9 @@ def _field(source_line: str, row: dict, name: str, columns: Columns) -> object:
 
 
 def _text(source_line: str, value: object, field: str, needed: str) -> str:
-    """Return a text, or a number as text. 7.0 is 7: tables with empty cells have no integers."""
+    """Return a text, or a number as text. 7.0 is 7: tables with empty cells have no integers. The
+    digits are those of the file, not of the float, which 1e23 has others of.
+    """
     if isinstance(value, str):
         return value
     fault = f"{source_line}: field '{field}'"
@@ -338,11 +341,19 @@ def _text(source_line: str, value: object, field: str, needed: str) -> str:
         raise InputError(f"{fault} is empty; it must be {needed}")
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise InputError(f"{fault} has type {type(value).__name__}; it must be {needed}")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if math.isinf(value):
+        raise InputError(f"{fault} is infinite or too large for a number; write it as text")
+    if value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return f"{Decimal(repr(value)):f}" if abs(value) < 1 else repr(value)
 
 
 # How a chat begins that a table holds as text, written by JSON or Python
-CHAT_AS_TEXT = re.compile(r"\s*\[?\s*\{\s*(['\"])(role|content|messages)\1\s*:")
+CHAT_AS_TEXT = re.compile(
+    r"\s*(\[?\s*\{\s*(['\"])(role|content|messages)\2|\[\s*\{\s*(['\"])from\4)\s*:"
+)
 
 
 def _question(source_line: str, value: object, columns: Columns) -> str | Messages:
@@ -354,6 +365,11 @@ def _question(source_line: str, value: object, columns: Columns) -> str | Messag
             with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
                 value = read(text)
                 break
+        if value is text and text.strip()[0] == "[" and text.strip()[-1] == "]":
+            raise InputError(
+                f"{source_line}: field '{columns.problem_field}' looks like a chat in a text, but "
+                "is neither JSON nor Python; write it with json.dumps"
+            )
     if not isinstance(value, list):
         needed = "a text or a list of messages"
         # An empty cell of a CSV file is an empty text

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from bnpo.files import InputError, line_of, read_text
+from bnpo.grading.rewards import TAGS
 from bnpo.tasks import Messages, Problem
 
 # The prompt of DeepSeek-R1 as the released code of the paper has it (`r1_prompt` of its
@@ -16,6 +17,9 @@ THINK_PROMPT = (
     "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
     "</think><answer> answer here </answer>."
 )
+# Otherwise prompts would be others tomorrow, and a run could not be resumed. It is the date that
+# Llama's templates take where they cannot ask for today's.
+FIXED_DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"
 # None: the system prompt of the chat template, as in the paper
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 
@@ -30,7 +34,15 @@ def chat_template(
     """
     text = _template_text(tokenizer, template)
     system = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt
-    settings = ""
+    if system is not None and _refuses_system(tokenizer, text):
+        if system:
+            raise InputError(
+                f"--system-prompt: the chat template of {tokenizer.name_or_path} takes no system "
+                "message; leave the flag out (of a suite: system_prompt), and put the text into a "
+                "--template FILE or into the problems"
+            )
+        system = None
+    settings = FIXED_DATE if "strftime_now" in text else ""
     if system is not None:  # an empty one keeps the template from adding its own
         settings += "{%- set messages = (messages if messages[0]['role'] == 'system' else "
         settings += f"[{{'role': 'system', 'content': {system!r}}}] + messages) -%}}"
@@ -52,6 +64,17 @@ def chat_template(
                 f"{prompt!r}"
             )
     return text
+
+
+def _refuses_system(tokenizer, template: str) -> bool:
+    """Return whether a template fails only for chats with a system message, as Gemma's does."""
+    user = {"role": "user", "content": "1+2=?"}
+    render_prompt(tokenizer, [user], template)
+    try:
+        render_prompt(tokenizer, [{"role": "system", "content": "Be brief."}, user], template)
+    except InputError:
+        return True
+    return False
 
 
 def _template_text(tokenizer, template: str) -> str:
@@ -102,6 +125,29 @@ def encode_prompt(tokenizer, problem: str | Messages, template: str | None = Non
     return ids
 
 
+def describe_problems(problems: Sequence[Problem], tokenizer, system: str | None) -> list[str]:
+    """Return lines about problems whose prompts may not be what the user expects, where `system` is
+    the system prompt of the settings.
+    """
+    lines = []
+    own = sum(p.problem[0]["role"] == "system" for p in problems if not isinstance(p.problem, str))
+    if own and system:
+        lines.append(
+            f"{own} of {len(problems)} problems have a system message of their own, so that "
+            "--system-prompt or --template think does not reach them"
+        )
+    special = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+    control = re.compile("|".join(map(re.escape, special)) or "(?!)")
+    found = [(p.id, match[0]) for p in problems if (match := control.search(p.text))]
+    if found:
+        name, token = found[0]
+        lines.append(
+            f"{len(found)} of {len(problems)} problems contain special tokens, which the model "
+            f"reads as such, as problem {name} has {token}"
+        )
+    return lines
+
+
 def encode_problems(
     problems: Sequence[Problem], tokenizer, limit: int, questions_per_step: int = 1
 ) -> tuple[list[Problem], list[list[int]]]:
@@ -118,9 +164,20 @@ def encode_problems(
         raise InputError(
             f"--questions-per-step: {questions_per_step} different questions are needed, and of "
             f"the data's {len(problems)} only {len(kept)} have prompts of at most {limit} tokens; "
-            "lower it, or raise --max-prompt-tokens"
+            "lower it (check_task.py: --questions), or raise --max-prompt-tokens"
         )
     return kept, prompts
+
+
+def decode_answers(tokenizer, answers: Sequence[Sequence[int]]) -> list[str]:
+    """Return the texts of the token ids `answers`, without special tokens other than answer tags:
+    some models have these as special tokens.
+    """
+    special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+    if not set(special.values()) & set(TAGS):
+        return tokenizer.batch_decode(answers, skip_special_tokens=True)
+    kept = [[i for i in ids if special.get(i, TAGS[0]) in TAGS] for ids in answers]
+    return tokenizer.batch_decode(kept, skip_special_tokens=False)
 
 
 def vocabulary_size(tokenizer) -> int:

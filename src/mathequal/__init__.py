@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from fractions import Fraction
 from typing import Any
+from unicodedata import normalize
 
 __all__ = ["MAX_LENGTH", "accuracy_reward", "compute_score", "equal", "explain", "final_answer"]
 __all__ += ["instant_verdict", "parse", "start_equal", "submit", "verify"]
@@ -89,7 +90,7 @@ def instant_verdict(reference: str, answer: str) -> bool | None:
 
     This is safe to call in a training process: it takes microseconds whatever the texts are.
     """
-    reference, answer = reference.strip(), answer.strip()
+    reference, answer = _composed(reference), _composed(answer)
     if (
         reference == answer
         or max(len(reference), len(answer)) > MAX_LENGTH
@@ -115,7 +116,15 @@ def equal(reference: str, answer: str) -> bool:
     from mathequal.compare import verdict  # takes most of a second to import
 
     with _LOCK:
-        return verdict(reference.strip(), answer.strip())
+        return verdict(_composed(reference), _composed(answer))
+
+
+def _composed(text: str) -> str:
+    """Return the text without white space at its ends, where a letter and its accent are one
+    character: files of macOS have two.
+    """
+    text = text.strip()
+    return text if text.isascii() or len(text) > MAX_LENGTH else normalize("NFC", text)
 
 
 # mpmath has one precision for all threads, so only one of them may compare

@@ -33,7 +33,7 @@ from bnpo.policy.folder import (
     model_folder,
 )
 from bnpo.policy.memory import DTYPE_BYTES, ModelShape
-from bnpo.prompts import chat_template, encode_problems
+from bnpo.prompts import SYSTEM_PROMPTS, chat_template, describe_problems, encode_problems
 
 # Mean of MATH with Qwen2.5-Math's tokenizer and template, assumed where no tokenizer is at hand
 PROMPT_TOKENS = 103.0
@@ -110,6 +110,8 @@ def training_inputs(config: TrainConfig) -> Inputs:
                 f"{problem.answer}"
             )
         check_prompts(folder, tokenizer, prompts)
+        system = data.system_prompt or SYSTEM_PROMPTS.get(data.template)
+        lines += describe_problems(kept, tokenizer, system)
         problems, mean = kept, fmean(map(len, prompts))
         lines += own_settings(suite, data.grader, tokenizer) if suite else []
     else:
@@ -132,10 +134,13 @@ def training_inputs(config: TrainConfig) -> Inputs:
     answers = batch.questions_per_step * batch.samples_per_question
     steps = batch.steps or batch.epochs * epoch
     size, count = checkpoints(config, shape, steps)
+    most = ""
+    if batch.resample_rounds:
+        most = f", up to {steps * answers * (1 + batch.resample_rounds):,} with --resample-rounds"
     lines += [
         f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
         f"({epoch} steps per epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} "
-        f"optimizer steps, {steps * answers:,} answers",
+        f"optimizer steps, {steps * answers:,} answers{most}",
         f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
     ]
     return Inputs(

@@ -36,7 +36,7 @@ from bnpo.grading.grader import Grader
 from bnpo.grading.rewards import GRADERS, stated_answer
 from bnpo.imports import source_hashes
 from bnpo.policy.folder import training_config
-from bnpo.prompts import asks_for_tags, stop_token_ids
+from bnpo.prompts import asks_for_tags, decode_answers, stop_token_ids
 from bnpo.tasks import Problem
 from mathequal.workers import Failure
 
@@ -145,7 +145,7 @@ class Evaluation:
                 "index": index,
                 "repetition": repetition,
                 "seed": self.seed_of(key),
-                "text": self.tokenizer.decode(answer.token_ids, skip_special_tokens=True),
+                "text": decode_answers(self.tokenizer, [answer.token_ids])[0],
                 "tokens": len(answer.token_ids),
                 "finish_reason": "stop" if answer.finished else "length",
             }

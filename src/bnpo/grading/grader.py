@@ -37,6 +37,8 @@ class Grades:
     failures: Counter[str]
     # Values that lie outside the range of a reward, by reward: one for each such answer
     outside: dict[str, list[float]] = field(default_factory=dict)
+    # Errors of rewards that could not be computed, by reward: one for each such answer
+    faults: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Grader:
@@ -105,7 +107,7 @@ class Grader:
             results = self._try(reward, texts, example, fields) if form.is_batch else []
             if not results or all(isinstance(result, Failure) for result in results):
                 results = [self._try(reward, [text], example, fields)[0] for text in texts]
-            values = []  # each with its text
+            values, problem = [], ""  # each value with its text
             for text, result in zip(texts, results, strict=True):
                 if not isinstance(result, Failure):
                     self._check_trial(reward, result, text)
@@ -122,9 +124,11 @@ class Grader:
                     raise InputError(f"{problem}; {_needed(form, time_limit)}")
                 # Perhaps for this text only
                 print(f"grading: {problem}", file=sys.stderr, flush=True)
-            if values:
-                trial = _describe_trial(form, example, fields)
-                print(f"{reward} called on trial with {trial}: {', '.join(values)}", flush=True)
+            if not values:
+                self.close()
+                raise InputError(f"{problem}; all trial calls failed; {_needed(form, time_limit)}")
+            trial = _describe_trial(form, example, fields)
+            print(f"{reward} called on trial with {trial}: {', '.join(values)}", flush=True)
 
     def _try(
         self, reward: str, texts: list[str], example: str, fields: Mapping[str, object]
@@ -144,10 +148,12 @@ class Grader:
             shown = f"the text {text[:30]!r}" + (f" ({len(text)} characters)" if text else "")
             raise InputError(_out_of_range(f"{reward} gives {value:g} for {shown}", low, high))
 
-    def check_ranges(self, grades: Sequence[Grades]) -> None:
-        """Raise InputError if a reward lies outside its range for most of the answers of `grades`.
+    def check_grades(self, grades: Sequence[Grades]) -> None:
+        """Raise InputError if a reward could not be computed, or lies outside its range, for most
+        of the answers of `grades`.
 
-        A few such answers are left out and counted. If most are, the range is wrong.
+        A few such answers are left out and counted. If most are, the function or its range is
+        wrong.
         """
         answers = sum(len(part.rewards) for part in grades)
         for reward, (low, high) in zip(self.rewards, self.ranges, strict=True):
@@ -155,6 +161,12 @@ class Grader:
             if len(values) > MOST * answers:
                 problem = f"{reward} gave {min(values):g} to {max(values):g} for {len(values)} of"
                 raise InputError(_out_of_range(f"{problem} {answers} answers", low, high))
+            faults = [fault for part in grades for fault in part.faults.get(reward, [])]
+            if len(faults) > MOST * answers:
+                raise InputError(
+                    f"--rewards: {reward} could not be computed for {len(faults)} of {answers} "
+                    f"answers ({faults[-1]}); correct it, and continue with --resume"
+                )
 
     def __call__(
         self,
@@ -207,6 +219,7 @@ class Grader:
         """
         failures: Counter[str] = Counter()
         outside: dict[str, list[float]] = {}
+        faults: dict[str, list[str]] = {}
         rewards = np.empty((len(outcomes[0]), len(outcomes)))  # [answers, K]
         failed = np.zeros(len(outcomes[0]), dtype=bool)  # [answers]
         for k, (reward, (low, high)) in enumerate(zip(self.rewards, self.ranges, strict=True)):
@@ -219,13 +232,15 @@ class Grader:
                     outside.setdefault(reward, []).append(value)
                     text = f"it gave {value:g}, not in --reward-range {low:g} {high:g}"
                     value = Failure("OutOfRange", text)
+                else:
+                    faults.setdefault(reward, []).append(f"{value.kind}: {value.message}")
                 rewards[i, k], failed[i] = (low if math.isfinite(low) else 0.0), True
                 failures[value.kind] += 1
                 if (reward, value.kind) not in self._reported:
                     self._reported.add((reward, value.kind))
                     line = f"grading: {reward}: {value.kind}: {value.message} (the answer is left"
                     print(f"{line} out, and counted)", file=sys.stderr, flush=True)
-        return Grades(rewards, failed, failures, outside)
+        return Grades(rewards, failed, failures, outside, faults)
 
     def _start_batch(
         self,

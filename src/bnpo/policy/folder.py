@@ -376,14 +376,26 @@ def check_finite(folder: Path) -> None:
                     )
 
 
+PROBE = "What is 2 plus 13?\n\nIt's \\boxed{x + 15.5}, é 我."
+
+
 def load_tokenizer(folder: Path, longest: int):
     """Return the tokenizer of a model for texts of up to `longest` tokens."""
-    from transformers import AutoTokenizer
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     config = model_config(folder, longest)
+    file = folder / "tokenizer.json"
     with refused_by("transformers", f"{folder}: its tokenizer"):
         # Mistral's own class (for tekken.json) has not the methods of others
         tokenizer = AutoTokenizer.from_pretrained(folder, mistral_format=False)
+        if file.is_file():
+            ids = Tokenizer.from_file(str(file)).encode(PROBE, add_special_tokens=False).ids
+            # transformers builds some tokenizers from the class that a model names, without regard
+            # to this file. For DeepSeek-R1-Distill-Llama, all blanks are lost (transformers issue
+            # 45488)
+            if tokenizer.encode(PROBE, add_special_tokens=False) != ids:
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     rows = config.get_text_config().vocab_size
     # Special tokens beyond the embedding do not occur in texts: Gemma 3 has one for images
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}

@@ -14,6 +14,7 @@ from bnpo.batch import Batch, Task, all_wrong_energy, has_signal, right_reward
 from bnpo.config import TrainConfig
 from bnpo.evaluation.suites import are_numbers
 from bnpo.grading.rewards import BUILT_IN, reward_name, stated_answer
+from bnpo.prompts import decode_answers
 from bnpo_estimators import Method, SettingError, compute_advantages
 
 FIRST_STEPS = 3  # of a run, whose answers are looked at together
@@ -162,7 +163,7 @@ def unstated_share(batches: Sequence[Batch], task: Task, config: TrainConfig) ->
     groups = [group for batch in batches for group in batch.groups]
     answers = [answer.token_ids for group in groups for answer in group.answers]
     every = -(-len(answers) // MAX_DECODED)
-    texts = task.tokenizer.batch_decode(answers[::every], skip_special_tokens=True)
+    texts = decode_answers(task.tokenizer, answers[::every])
     finals = [stated_answer(text, config.data.grader, task.answer_tags) for text in texts]
     return finals.count(None) / len(finals)
 

@@ -42,7 +42,14 @@ from bnpo.policy.folder import (
     model_hash,
 )
 from bnpo.policy.memory import ModelShape, check_memory
-from bnpo.prompts import asks_for_tags, chat_template, encode_problems, stop_token_ids
+from bnpo.prompts import (
+    SYSTEM_PROMPTS,
+    asks_for_tags,
+    chat_template,
+    describe_problems,
+    encode_problems,
+    stop_token_ids,
+)
 from bnpo.ranks import check_bfloat16, gather, trains_in_float16
 from bnpo.runs.checkpoint import Progress, find_checkpoint
 from bnpo.runs.folder import (
@@ -111,7 +118,12 @@ class PreparedRun:
         )
         batches = f"{batch.questions_per_step} questions x {batch.samples_per_question} answers"
         print(f"{questions}, {self.steps} steps of {batches}", flush=True)
-        for line in describe_gaps(self.task.problems, forms_of(config.data.rewards)):
+        data, problems = config.data, self.task.problems
+        system = data.system_prompt or SYSTEM_PROMPTS.get(data.template)
+        for line in (
+            *describe_gaps(problems, forms_of(data.rewards)),
+            *describe_problems(problems, self.task.tokenizer, system),
+        ):
             print(line, flush=True)
 
 
