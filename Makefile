@@ -35,7 +35,7 @@ demo: .venv/.ready
 test: .venv/.ready
 	.venv/bin/python -m pytest $(PARALLEL) -m "$(TESTS)"
 
-test-all: test
+test-all: test .venv/trl/.ready .venv/verl/.ready .venv/tunix/.ready
 	.venv/bin/python -m pytest $(PARALLEL) -m extra
 
 check: lint

@@ -51,7 +51,9 @@ EXTRA = pytest.mark.extra
 def start(launcher: str, *command: object, output: Path) -> subprocess.Popen:
     words = list(map(str, (*LAUNCHERS[launcher], *command)))
     with output.open("w") as log:
-        options = {"cwd": ROOT, "env": users_environment(), "stdout": log, "stderr": log}
+        # Sums of several threads may differ in the last bits
+        environment = users_environment() | {"OMP_NUM_THREADS": "1"}
+        options = {"cwd": ROOT, "env": environment, "stdout": log, "stderr": log}
         return subprocess.Popen(words, **options)
 
 

@@ -4,32 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from scipy.stats import beta as beta_distribution
 
 from conftest import python
 from fit_check import Args, beta_p_value, simulate_fits
 
 M = 16
 """Answers to a question."""
-
-
-def test_the_best_density_of_all_is_a_beta_density():
-    """Section 1: with f* = Beta(1 + a/3, 1 + b/3), no density on a grid has a smaller E[v /
-    f^2].
-    """
-    a, b = 2, 5
-    p = (np.arange(4000) + 0.5) / 4000
-    mass = beta_distribution.pdf(p, a, b) * p * (1 - p)
-    best = beta_distribution.pdf(p, 1 + a / 3, 1 + b / 3)
-    rng = np.random.default_rng(0)
-    for size in (0.01, 0.1, 1):
-        for _ in range(20):
-            waves = sum(
-                rng.normal() * np.cos(k * np.pi * p + rng.uniform(0, 6)) for k in range(1, 6)
-            )
-            other = best * np.exp(size * waves)
-            other /= other.mean()
-            assert (mass / other**2).mean() > (mass / best**2).mean()
 
 
 @pytest.mark.program
