@@ -260,7 +260,7 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
         return sorted({line for line in commands if line.startswith("sleep")})
 
     def all_sleep() -> bool:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while sleeping() != all_three and time.monotonic() < deadline:
             time.sleep(0.05)
         return sleeping() == all_three
@@ -279,8 +279,8 @@ def test_what_a_reward_starts_ends_with_its_worker(tmp_path, environment, end):
         assert program.stdout.readline() == "closed\n"
         assert sleeping() == []
         program.stdin.write("\n")
-    assert program.wait(timeout=10) == -signal.SIGKILL
-    assert left_after(environment, 5) == []
+    assert program.wait(timeout=60) == -signal.SIGKILL
+    assert left_after(environment, 60) == []
     # With no worker left, nobody outlives a killed program who could clean up after it
     if end == "kill":
         assert list(temporary.iterdir()) == []

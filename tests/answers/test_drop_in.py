@@ -56,7 +56,7 @@ def output(environment: dict, folder: Path, *command: str, text: str = "") -> li
     streams = {"input": text, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, **streams)
     assert (done.returncode, done.stderr) == (0, "")
-    assert left_after(environment, 5) == []
+    assert left_after(environment, 60) == []
     return done.stdout.splitlines()
 
 
