@@ -35,10 +35,10 @@ SCRIPTS = [f"examples/{script.name}" for script in (ROOT / "examples").glob("*.s
 
 
 def started_with(command: str, folder: Path) -> list[str]:
-    """Return what an example runs `deepspeed` with, from the repository's root. Nothing is
+    """Return what an example runs `scripts/launch.py` with, from the repository's root. Nothing is
     started.
     """
-    launcher = folder / "deepspeed"
+    launcher = folder / "python"
     launcher.write_text("#!/bin/sh\npwd\nprintf '%s\\n' \"$@\"\n")
     launcher.chmod(0o755)
     environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
@@ -46,8 +46,8 @@ def started_with(command: str, folder: Path) -> list[str]:
     done = subprocess.run(
         words, cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
-    where, *arguments = done.stdout.splitlines()
-    assert Path(where) == ROOT
+    where, program, *arguments = done.stdout.splitlines()
+    assert (Path(where), program) == (ROOT, "scripts/launch.py")
     return arguments
 
 
