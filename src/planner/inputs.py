@@ -131,28 +131,35 @@ def training_inputs(config: TrainConfig) -> Inputs:
     if suite:
         evaluation = evaluation_inputs(data.model, override(suite, (), None, data.grader))
         lines += evaluation.lines
-    answers = batch.questions_per_step * batch.samples_per_question
     steps = batch.steps or batch.epochs * epoch
-    size, count = checkpoints(config, shape, steps)
-    most = ""
-    if batch.resample_rounds:
-        most = f", up to {steps * answers * (1 + batch.resample_rounds):,} with --resample-rounds"
-    lines += [
-        f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
-        f"({epoch} steps per epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} "
-        f"optimizer steps, {steps * answers:,} answers{most}",
-        f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
-    ]
     return Inputs(
         shape=shape,
         prompt=mean,
         longest=longest,
         longest_answer=config.sampling.max_answer_tokens,
-        answers=answers,
-        lines=lines,
+        answers=batch.questions_per_step * batch.samples_per_question,
+        lines=lines + _describe_run(config, shape, steps, epoch),
         steps=steps,
         evaluation=evaluation,
     )
+
+
+def _describe_run(config: TrainConfig, shape: ModelShape, steps: int, epoch: int) -> list[str]:
+    """Return lines about the size of a run and of its checkpoints, where `epoch` are the steps of
+    one pass over the data.
+    """
+    batch = config.batch
+    answers = steps * batch.questions_per_step * batch.samples_per_question
+    most = ""
+    if batch.resample_rounds:
+        most = f", up to {answers * (1 + batch.resample_rounds):,} with --resample-rounds"
+    size, count = checkpoints(config, shape, steps)
+    return [
+        f"{steps:,} steps of {batch.questions_per_step} x {batch.samples_per_question} answers "
+        f"({epoch} steps per epoch), {steps * batch.ppo_iterations * batch.mini_batches:,} "
+        f"optimizer steps, {answers:,} answers{most}",
+        f"disk: {size / 1e9:.2f} GB per checkpoint x {count}: {size * count / 1e9:.1f} GB",
+    ]
 
 
 def evaluation_inputs(name: str, suite: Suite) -> Inputs:
