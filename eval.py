@@ -89,7 +89,8 @@ def print_scores(results: dict) -> None:
     # At 0 and 100 % a data set has a bound instead of an error
     bounded = [name for name, score in results["results"].items() if score["pass1"] in (0, 1)]
     if bounded and results["average"]["pass1"] not in (0, 1):
-        print(f"the error of the average is too small: it leaves out {', '.join(bounded)}")
+        names = ", ".join(bounded)
+        print(f"the error of the average is too small: {names} (all right or all wrong) has none")
     if results["grading_failures"]:
         print(f"answers that could not be graded, counted as wrong: {results['grading_failures']}")
 

@@ -14,6 +14,8 @@ flags. --num_gpus takes the first GPUs of CUDA_VISIBLE_DEVICES, which `deepspeed
 import argparse
 import ctypes
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -25,7 +27,7 @@ import psutil
 
 from bnpo.environment import expects_cuda, forget_launcher, setup_environment
 from bnpo.errors import error_line
-from bnpo.files import InputError
+from bnpo.files import InputError, read_text
 
 # With one of these flags the ranks are on several machines, or on chosen GPUs
 PLACES = ("-H", "-i", "-e", "--hostfile", "--include", "--exclude", "--no")
@@ -55,17 +57,27 @@ def main() -> None:
 
 
 def check_words(flags: list[str], program: list[str]) -> None:
-    """Raise InputError for a word that the shells of other machines would change: pdsh gets it
-    unquoted, or in double quotes if it has a blank.
+    """Raise InputError for a word that the shells of other machines would change. DeepSpeed gives
+    them a word as it is, or in double quotes if it has a blank, where it writes `"` as \\".
     """
-    over_ssh = any(flag.startswith(("-H", "--hostfile")) for flag in flags)
-    if not over_ssh or "--no_ssh" in flags:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-H", "--hostfile")
+    parser.add_argument("--no_ssh", action="store_true")
+    given, _ = parser.parse_known_args(flags)
+    if given.no_ssh or not given.hostfile or not os.path.isfile(given.hostfile):
         return
-    for word in program:
-        if set(word) & set('$`"\\') or (" " not in word and set(word) & set("()<>|;&'")):
+    lines = read_text(given.hostfile).splitlines()
+    hosts = [line for line in lines if line.partition("#")[0].strip()]
+    for word in program if len(hosts) > 1 else ():
+        if " " in word:
+            is_changed = re.search(r'[$`]|\\([$`"\\\n]|$)', word)
+        else:  # a # begins a comment only at the start of a word
+            plain = word[:1] + word[1:].replace("#", "")
+            is_changed = shlex.quote(plain) != plain
+        if is_changed:
             raise InputError(
-                f"{word}: the shells of the other machines would read its brackets, quotes or `$` "
-                "once more; start each machine with --no_ssh (docs/gpus.md)"
+                f"{word!r}: the shells of the other machines would change this word; start each "
+                "machine with --no_ssh (docs/gpus.md)"
             )
 
 

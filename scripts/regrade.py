@@ -100,7 +100,7 @@ def main(args: Args) -> None:
         raise InputError(f"--output-dir {out}: holds the answers; name another folder")
     samples = Samples(out, keys, graded)
     samples.clear()  # the rules may have changed since they were graded last
-    grader = Grader(grader=evaluation.suite.grader)
+    grader = Grader(grader=evaluation.suite.grader, example=evaluation.first_reference)
     for record in tqdm(evaluation.grade(before, grader), total=len(before), unit="sample"):
         samples.add(record)
     grader.close()

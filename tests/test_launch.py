@@ -164,20 +164,28 @@ def test_ranks_get_the_gpus_that_are_visible(visible, given, flags, monkeypatch)
 @pytest.mark.parametrize(
     ("flags", "word", "is_refused"),
     [
-        ("--hostfile hosts", "(1-p)**0.5", True),
-        ("--hostfile hosts", "cost $5", True),
-        ("-H hosts", "mine.py:f;x", True),
-        ("--hostfile hosts", "Answer (briefly), please", False),  # DeepSpeed adds double quotes
-        ("--hostfile hosts", "hub:me/data@main#train", False),
-        ("--hostfile hosts --no_ssh", "(1-p)**0.5", False),
+        ("--hostfile two", "(1-p)**0.5", True),
+        ("--hostfile two", "cost $5", True),
+        ("-H two", "mine.py:f;x", True),
+        ("-H two", "", True),
+        ("--hostfile=two", "data/*.jsonl", True),
+        ("--hostfile two", 'Write \\boxed{} ("briefly").', False),  # DeepSpeed adds double quotes
+        ("--hostfile two", "hub:me/data@main#train", False),
+        ("--hostfile one", "(1-p)**0.5", False),  # no other machine
+        ("--hostfile two --no_ssh", "(1-p)**0.5", False),
         ("--num_gpus 2", "(1-p)**0.5", False),
     ],
 )
-def test_words_that_other_machines_shells_would_change_are_refused(flags, word, is_refused):
+def test_words_that_other_machines_shells_would_change_are_refused(
+    flags, word, is_refused, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("one").write_text("node-a slots=8\n")
+    Path("two").write_text("node-a slots=8\n# spare\n\nnode-b slots=8\n")
     program = ["train.py", "--weight", word]
     if not is_refused:
         return check_words(flags.split(), program)
-    with refused(f"^{re.escape(word)}: the shells of the other machines would read"):
+    with refused(f"^{re.escape(repr(word))}: the shells of the other machines would change"):
         check_words(flags.split(), program)
 
 
@@ -311,10 +319,11 @@ def test_a_gpu_is_used_or_a_line_has_the_cure(found, fault, machine):
 
 def test_more_ranks_than_gpus_are_refused(machine, monkeypatch):
     machine(Machine(capabilities=((9, 0), (9, 0))))
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "16")  # on several machines
+    monkeypatch.setenv("LOCAL_RANK", "1")
     assert check_cuda()
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    with refused("4 ranks are started on this machine, but 2 GPUs are visible; lower --num_gpus"):
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with refused("this machine's rank 2 .* has no GPU, since 2 are visible; start fewer ranks"):
         check_cuda()
 
 

@@ -238,10 +238,10 @@ def test_tags_that_are_special_tokens_stay_in_answers(tokenizer):
 
 
 def test_prompts_have_the_same_date_every_day(tokenizer):
-    dated = "Today is {{ strftime_now('%d %b %Y') }}.\n" + BASE
+    dated = "{{ strftime_now('%Y-%m-%d') }} is {{ strftime_now('%d %b %Y') }}.\n" + BASE
     tokenizer.chat_template = dated
     tokenizer.chat_template = chat_template(tokenizer, "chat")
-    assert render_prompt(tokenizer, "1+1=?").startswith("Today is 26 Jul 2024.\nuser: 1+1=?")
+    assert render_prompt(tokenizer, "1+1=?").startswith("2024-07-26 is 26 Jul 2024.\nuser: 1+1=?")
     assert chat_template(tokenizer, "chat") == tokenizer.chat_template
 
 
@@ -256,6 +256,15 @@ def test_a_template_without_a_system_role(tokenizer):
     assert chat_template(tokenizer, "chat", "") == WITHOUT_SYSTEM  # no system prompt is asked for
     with refused("^--system-prompt: the chat template of .* takes no system message; leave the fl"):
         chat_template(tokenizer, "chat", "Use a box.")
+    with refused("^--template think: the chat template of .* takes no system message; leave the f"):
+        chat_template(tokenizer, "think")
+
+
+def test_a_template_that_needs_a_system_message_gets_it(tokenizer, tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }} {{ messages[1].content }}")
+    tokenizer.chat_template = chat_template(tokenizer, str(file), "Use a box.")
+    assert render_prompt(tokenizer, "1+1=?") == "Use a box. 1+1=?"
 
 
 def test_lines_say_which_problems_have_a_system_message_or_control_tokens(tokenizer):
@@ -264,8 +273,8 @@ def test_lines_say_which_problems_have_a_system_message_or_control_tokens(tokeni
     assert describe_problems(problems, tokenizer, "Use a box.") == [
         "1 of 2 problems have a system message of their own, so that --system-prompt or "
         "--template think does not reach them",
-        "1 of 2 problems contain special tokens, which the model reads as such, as problem b has "
-        "<|im_end|>",
+        "1 of 2 problems contain special tokens such as <|im_end|> (problem b), which the model "
+        "reads as control tokens and not as text",
     ]
     assert describe_problems(problems[:1], tokenizer, None) == []
 

@@ -479,11 +479,12 @@ def test_rewards_outside_their_range_in_most_answers_end_a_run(tmp_path):
 def test_a_reward_that_fails_for_most_answers_ends_a_run(tmp_path):
     reward = own_reward(tmp_path, "1 if 'x' not in text else int(text)")
     grader = Grader((reward,), workers=1)
-    grader.check_grades([grader(["x", "y", "x", "z"], ["2"] * 4)])
-    with refused(
-        f"^--rewards: {reward} could not be computed for 3 of 4 answers \\(ValueError: inv"
-    ):
-        grader.check_grades([grader(["x", "y", "x", "x"], ["2"] * 4)])
+    most, half = (grader([*"xyx", last], ["2"] * 4) for last in "xz")
+    fault = f"^--rewards: {reward} could not be computed for 3 of 4 answers \\(ValueError: inv"
+    with refused(fault):
+        grader.check_grades([most])
+    grader.check_grades([half])
+    grader.check_grades([most])  # what it depends on may come back
     grader.close()
 
 

@@ -239,7 +239,7 @@ def test_an_average_whose_error_leaves_out_data_sets_says_so(records, capsys):
     results = {"protocol": {"ckpt": "mine"}, "grading_failures": {}, "results": scores}
     results["average"] = average([*scores.values()])
     results["average"]["by_rule"] = {"default": results["average"]}
-    note = "the error of the average is too small: it leaves out none\n"
+    note = "the error of the average is too small: none (all right or all wrong) has none\n"
     print_scores(results)
     assert capsys.readouterr().out.endswith(note)
     results["results"] = {"some": scores["some"]}

@@ -176,7 +176,9 @@ NO_TEXT = "it must be a text or a number"
         (VERL, VERL_FIELDS | {"answer_field": "reward_model"}, "has type dict; it must be a text"),
         ({"problem": "1", "answer": ["7", "8"]}, {}, f"type list; {NO_TEXT}. Join the items"),
         ({"problem": "1", "answer": float("nan")}, {}, f"field 'answer' is empty; {NO_TEXT}"),
-        ({"problem": "1", "answer": 6.02214076e23}, {}, ("1", "6.02214076e+23")),
+        ({"problem": "1", "answer": 1e23}, {}, ("1", "1" + 23 * "0")),
+        ({"problem": "1", "answer": 9.1e15}, {}, ("1", "9100000000000000")),
+        ({"problem": "1", "answer": -0.5}, {}, ("1", "-0.5")),
         ({"problem": "1", "answer": 0.00001}, {}, ("1", "0.00001")),
         ({"problem": "1", "answer": float("inf")}, {}, "is infinite or too large for a number"),
         # As pandas writes an array of messages into a CSV file

@@ -27,7 +27,7 @@ NOTES = [
     "shows their mean, and its error includes the spread between them. The error of a single run "
     "does not.",
     "Bold in our rows: ahead of every other row of ours for that model by more than the "
-    "difference's 95 % interval, which of rows of few runs is wide.",
+    "difference's 95 % interval. With few runs, this interval is wide.",
 ]
 PAPER_NOTE = (
     "Paper: its numbers and its bold, printed without errors. Its hyperparameters were chosen by "

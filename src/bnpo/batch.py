@@ -147,7 +147,7 @@ def sample_batch(
     seeded order of the questions over all epochs (`questions_at`). A collective.
 
     While fewer than n questions have a signal, n more are drawn, up to --resample-rounds times.
-    Raises InputError if most answers have a reward outside its range.
+    Raises InputError if a reward fails for most answers, see `Grader.check_grades`.
     """
     from bnpo.ranks import gather
 
@@ -158,6 +158,8 @@ def sample_batch(
         questions, place = questions_at(len(task.problems), n, place, seed)
         seeds = sampling_seeds(seed, steps_done, questions, draw)
         new_groups, phase_seconds = sample_groups(task, questions, seeds, sampler, config)
+        greedy_grades = [group.greedy.grades for group in new_groups if group.greedy]
+        task.grader.check_grades([*(group.grades for group in new_groups), *greedy_grades])
         groups += new_groups
         seconds.update(phase_seconds)  # adds
         rewards = np.stack([group.grades.rewards for group in groups])  # [q, m, K]
@@ -237,8 +239,6 @@ def sample_groups(
         "reward": graded_at - sampled_at,  # waits for the last rewards
         "gather": time.perf_counter() - graded_at,  # waits for the slowest rank
     }
-    greedy_grades = [group.greedy.grades for group in groups if group.greedy]
-    task.grader.check_grades([*(group.grades for group in groups), *greedy_grades])
     return groups, seconds
 
 

@@ -122,7 +122,7 @@ def _first_fault(error: ValidationError, are_flags: bool) -> str:
     if are_flags:
         name = flag_name(next(part for part in reversed(fault["loc"]) if isinstance(part, str)))
     if fault["type"] == "unexpected_keyword_argument":
-        return f"there is no setting {fault['loc'][-1]}; `train.py --help-all` shows all"
+        return f"there is no setting {name.removeprefix('--').replace('-', '_')}"
     message = fault["msg"].replace("Input should", "must")
     if isinstance(fault["input"], dict):
         return f"{name}: {message}"

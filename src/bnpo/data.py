@@ -331,8 +331,8 @@ def _field(source_line: str, row: dict, name: str, columns: Columns) -> object:
 
 
 def _text(source_line: str, value: object, field: str, needed: str) -> str:
-    """Return a text, or a number as text. 7.0 is 7: tables with empty cells have no integers. The
-    digits are those of the file, not of the float, which 1e23 has others of.
+    """Return a text, or a number as text. 7.0 is 7: tables with empty cells have no integers. 1e23
+    has 23 zeros: as an integer, the float would have other digits.
     """
     if isinstance(value, str):
         return value
@@ -345,9 +345,7 @@ def _text(source_line: str, value: object, field: str, needed: str) -> str:
         return str(value)
     if math.isinf(value):
         raise InputError(f"{fault} is infinite or too large for a number; write it as text")
-    if value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return f"{Decimal(repr(value)):f}" if abs(value) < 1 else repr(value)
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 # How a chat begins that a table holds as text, written by JSON or Python

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 from bnpo.files import InputError, line_of, read_text
 from bnpo.grading.rewards import TAGS
@@ -17,9 +18,12 @@ THINK_PROMPT = (
     "and <answer> </answer> tags, respectively, i.e., <think> reasoning process here "
     "</think><answer> answer here </answer>."
 )
-# Otherwise prompts would be others tomorrow, and a run could not be resumed. It is the date that
-# Llama's templates take where they cannot ask for today's.
-FIXED_DATE = "{%- macro strftime_now(format) -%}26 Jul 2024{%- endmacro -%}"
+# Today's date would change the prompts every day, and --resume refuses changed prompts. Llama's
+# templates take this date where they cannot ask for today's.
+FIXED_DATE = (
+    "{%- macro strftime_now(format) -%}{{ {'%d %B %Y': '26 July 2024', '%Y-%m-%d': '2024-07-26', "
+    "'%Y': '2024'}.get(format, '26 Jul 2024') }}{%- endmacro -%}"
+)
 # None: the system prompt of the chat template, as in the paper
 SYSTEM_PROMPTS = {"chat": None, "think": THINK_PROMPT}
 
@@ -36,10 +40,11 @@ def chat_template(
     system = SYSTEM_PROMPTS.get(template) if system_prompt is None else system_prompt
     if system is not None and _refuses_system(tokenizer, text):
         if system:
+            flag = "--system-prompt" if system_prompt else f"--template {template}"
+            owner = "its file" if template not in SYSTEM_PROMPTS else tokenizer.name_or_path
             raise InputError(
-                f"--system-prompt: the chat template of {tokenizer.name_or_path} takes no system "
-                "message; leave the flag out (of a suite: system_prompt), and put the text into a "
-                "--template FILE or into the problems"
+                f"{flag}: the chat template of {owner} takes no system message; leave the flag out "
+                "(in a suite: the field), and put the text into the problems or another template"
             )
         system = None
     settings = FIXED_DATE if "strftime_now" in text else ""
@@ -69,12 +74,16 @@ def chat_template(
 def _refuses_system(tokenizer, template: str) -> bool:
     """Return whether a template fails only for chats with a system message, as Gemma's does."""
     user = {"role": "user", "content": "1+2=?"}
-    render_prompt(tokenizer, [user], template)
-    try:
-        render_prompt(tokenizer, [{"role": "system", "content": "Be brief."}, user], template)
-    except InputError:
-        return True
-    return False
+    system = {"role": "system", "content": "Be brief."}
+    renders = []
+    for messages in ([user], [system, user]):
+        try:
+            render_prompt(tokenizer, messages, template)
+        except InputError:
+            renders.append(False)
+        else:
+            renders.append(True)
+    return renders == [True, False]
 
 
 def _template_text(tokenizer, template: str) -> str:
@@ -136,14 +145,14 @@ def describe_problems(problems: Sequence[Problem], tokenizer, system: str | None
             f"{own} of {len(problems)} problems have a system message of their own, so that "
             "--system-prompt or --template think does not reach them"
         )
-    special = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+    special = _special_tokens(tokenizer, len(tokenizer)).values()
     control = re.compile("|".join(map(re.escape, special)) or "(?!)")
     found = [(p.id, match[0]) for p in problems if (match := control.search(p.text))]
     if found:
         name, token = found[0]
         lines.append(
-            f"{len(found)} of {len(problems)} problems contain special tokens, which the model "
-            f"reads as such, as problem {name} has {token}"
+            f"{len(found)} of {len(problems)} problems contain special tokens such as {token} "
+            f"(problem {name}), which the model reads as control tokens and not as text"
         )
     return lines
 
@@ -164,7 +173,7 @@ def encode_problems(
         raise InputError(
             f"--questions-per-step: {questions_per_step} different questions are needed, and of "
             f"the data's {len(problems)} only {len(kept)} have prompts of at most {limit} tokens; "
-            "lower it (check_task.py: --questions), or raise --max-prompt-tokens"
+            "lower it, or raise --max-prompt-tokens"
         )
     return kept, prompts
 
@@ -173,11 +182,17 @@ def decode_answers(tokenizer, answers: Sequence[Sequence[int]]) -> list[str]:
     """Return the texts of the token ids `answers`, without special tokens other than answer tags:
     some models have these as special tokens.
     """
-    special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
+    special = _special_tokens(tokenizer, len(tokenizer))
     if not set(special.values()) & set(TAGS):
         return tokenizer.batch_decode(answers, skip_special_tokens=True)
     kept = [[i for i in ids if special.get(i, TAGS[0]) in TAGS] for ids in answers]
     return tokenizer.batch_decode(kept, skip_special_tokens=False)
+
+
+@lru_cache
+def _special_tokens(tokenizer, _tokens: int) -> dict[int, str]:
+    """Return the special tokens of a tokenizer, which has this number of tokens, by id."""
+    return {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
 
 
 def vocabulary_size(tokenizer) -> int:

@@ -21,7 +21,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from bnpo.environment import expects_cuda, has_nvidia_gpu, ranks_here, vllm_build
+from bnpo.environment import expects_cuda, has_nvidia_gpu, vllm_build
 from bnpo.errors import LAUNCHER_SECONDS, is_first_rank, ranks_meet
 from bnpo.files import InputError, line_of
 
@@ -135,10 +135,13 @@ def gpu_fault() -> str | None:
     except RuntimeError as error:
         return f"CUDA does not start ({line_of(error)}). {restart}"
     if capability >= OLDEST_GPU:
-        ranks, gpus = ranks_here(), torch.cuda.device_count()
-        cure = "lower --num_gpus, or `slots` in the hostfile"
-        too_many = f"{ranks} ranks are started on this machine, but {gpus} GPUs are visible; {cure}"
-        return too_many if ranks > gpus else None
+        rank, gpus = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if rank < gpus:
+            return None
+        return (
+            f"this machine's rank {rank} (counted from 0) has no GPU, since {gpus} are visible; "
+            "start fewer ranks: lower --num_gpus, or `slots` in the hostfile"
+        )
     return (
         f"a visible GPU has compute capability {dotted(capability)}, and torch and vLLM need "
         f"{dotted(OLDEST_GPU)}. Choose newer GPUs with CUDA_VISIBLE_DEVICES, or install "

@@ -394,7 +394,7 @@ def _work(pipe: Connection, time_limit: float) -> int:
             result = Failure(type(error).__name__)
             with suppress(Exception):  # its own __str__ may raise
                 text = " ".join(str(error).split())[:200]
-                notes = getattr(error, "__notes__", [])
-                result = Failure(type(error).__name__, " ".join([text, *notes]))
+                notes = " ".join(" ".join(map(str, getattr(error, "__notes__", []))).split())[:80]
+                result = Failure(type(error).__name__, f"{text} {notes}".strip())
         signal.setitimer(signal.ITIMER_PROF, 0)
         pipe.send(result)

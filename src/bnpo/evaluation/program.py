@@ -169,7 +169,7 @@ def evaluate(job: Job, config: EvalConfig, gpus: list[str], replicas: int) -> di
     """Sample and grade what is missing, save every record as it comes, and return results.json."""
     model, evaluation, samples = job
     keep_tracebacks_in(samples.folder)
-    grader = Grader(grader=evaluation.suite.grader)
+    grader = Grader(grader=evaluation.suite.grader, example=evaluation.first_reference)
     missing = [key for key in evaluation.sample_keys() if key not in samples.records]
     done = len(samples.records)
     print(f"{samples.folder}: {done + len(missing)} samples, {done} already there", flush=True)

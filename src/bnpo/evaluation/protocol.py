@@ -83,6 +83,10 @@ class Evaluation:
             tokenizer=tokenizer,
         )
 
+    @property
+    def first_reference(self) -> str:
+        return next(iter(self.problems.values()))[0].answer
+
     def sample_keys(self) -> list[Key]:
         keys: list[Key] = []
         for name, dataset in self.suite.datasets.items():

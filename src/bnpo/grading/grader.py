@@ -69,6 +69,7 @@ class Grader:
         self.ranges = [(0.0, 1.0) if reward in BUILT_IN else users_range for reward in rewards]
         self._inline = inline_rewards(grader)
         self._reported: set[tuple[str, str]] = set()
+        self._worked: set[str] = set()  # rewards that were computed for most answers of a batch
         if workers is None:
             workers = min(MAX_WORKERS, max(1, len(os.sched_getaffinity(0)) // ranks_here()))
         users_rewards = [
@@ -103,7 +104,8 @@ class Grader:
     ) -> None:
         texts = [f"The answer is \\boxed{{{example}}}.", *TRIAL_TEXTS]
         for reward, form in self._forms.items():
-            # A function of all answers at once may compare them. If that fails, it may for one text
+            # A batch function is called with all texts first, because it may compare them. If that
+            # fails, each text is tried alone
             results = self._try(reward, texts, example, fields) if form.is_batch else []
             if not results or all(isinstance(result, Failure) for result in results):
                 results = [self._try(reward, [text], example, fields)[0] for text in texts]
@@ -126,7 +128,10 @@ class Grader:
                 print(f"grading: {problem}", file=sys.stderr, flush=True)
             if not values:
                 self.close()
-                raise InputError(f"{problem}; all trial calls failed; {_needed(form, time_limit)}")
+                raise InputError(
+                    f"{problem}; all trial calls failed. Correct the function, or let it return a "
+                    "number such as 0.0 for answers of another form"
+                )
             trial = _describe_trial(form, example, fields)
             print(f"{reward} called on trial with {trial}: {', '.join(values)}", flush=True)
 
@@ -149,11 +154,11 @@ class Grader:
             raise InputError(_out_of_range(f"{reward} gives {value:g} for {shown}", low, high))
 
     def check_grades(self, grades: Sequence[Grades]) -> None:
-        """Raise InputError if a reward could not be computed, or lies outside its range, for most
-        of the answers of `grades`.
+        """Raise InputError if a reward lies outside its range for most of the answers of `grades`,
+        or could not be computed for most of them and of all before.
 
         A few such answers are left out and counted. If most are, the function or its range is
-        wrong.
+        wrong. A function that has worked may depend on something that fails for a while.
         """
         answers = sum(len(part.rewards) for part in grades)
         for reward, (low, high) in zip(self.rewards, self.ranges, strict=True):
@@ -162,10 +167,13 @@ class Grader:
                 problem = f"{reward} gave {min(values):g} to {max(values):g} for {len(values)} of"
                 raise InputError(_out_of_range(f"{problem} {answers} answers", low, high))
             faults = [fault for part in grades for fault in part.faults.get(reward, [])]
-            if len(faults) > MOST * answers:
+            if len(faults) <= MOST * answers:
+                self._worked.add(reward)
+            elif reward not in self._worked:
                 raise InputError(
                     f"--rewards: {reward} could not be computed for {len(faults)} of {answers} "
-                    f"answers ({faults[-1]}); correct it, and continue with --resume"
+                    f"answers ({faults[-1]}); correct the function. If its file changes, a run "
+                    "continues with --resume --allow-changes reward_sha256"
                 )
 
     def __call__(

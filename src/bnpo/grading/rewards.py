@@ -177,14 +177,15 @@ def form_of(reward: str, source: str) -> Form:
 
 
 def _functions(statements: Sequence[ast.stmt]) -> Iterator[ast.FunctionDef]:
-    """Yield the functions that a file defines, also under `if` or `try`."""
+    """Yield the functions that a file defines when it is imported, also under `if` or `try`."""
     for statement in statements:
         if isinstance(statement, ast.FunctionDef):
             yield statement
-        elif isinstance(statement, (ast.If, ast.Try)):
-            for node in ast.walk(statement):
-                if isinstance(node, ast.FunctionDef):
-                    yield node
+        elif isinstance(statement, ast.If) and "__main__" not in ast.unparse(statement.test):
+            yield from _functions([*statement.body, *statement.orelse])
+        elif isinstance(statement, ast.Try):
+            handlers = [line for handler in statement.handlers for line in handler.body]
+            yield from _functions([*statement.body, *handlers, *statement.orelse])
 
 
 def users_reward(

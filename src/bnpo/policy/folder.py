@@ -51,7 +51,7 @@ def model_folder(
     folder = local_folder(model)
     if folder is None:
         folder = _download(model, revision, needed)
-        if not weights:
+        if not weights and not any(folder.glob("*.safetensors")):
             _check_safetensors_of_hub(model, revision)
     if not adapters and (folder / "adapter_config.json").is_file():
         raise InputError(
