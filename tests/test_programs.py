@@ -161,7 +161,10 @@ def test_rewards_and_flags_reach_the_estimator_and_failures_are_counted(tmp_path
     assert line["reward/errors"] == line["reward/errors/ValueError"] == failed.sum() > 0
     assert line["answers/left_out"] == failed.mean()
     assert line["reward/timeouts"] == 0
-    assert ":short: ValueError: too long for me (the answer is left out, and counted)" in console
+    fault = (
+        r":short: ValueError: too long for me \(line \d+\) \(the answer is left out, and counted\)"
+    )
+    assert re.search(fault, console)
     rewards = np.array([list(row["rewards"].values()) for row in rows])  # [n * m, K]
     for name, values in zip(("accuracy", "format", "short"), rewards[~failed].T, strict=True):
         assert line[f"reward/{name}"] == pytest.approx(values.mean())
