@@ -104,7 +104,7 @@ def test_what_is_not_the_same_run_is_refused(reference, tmp_path, monkeypatch):
         resume(reference, ranks=1)
     whole = suite.read_text()
     suite.write_text(whole.replace('"repetitions": 2', '"repetitions": 3'))
-    with refused(r"other settings would change the run: evaluated has changed \(datasets\)\. Use the"):
+    with refused(r"settings would change the run: evaluated has changed \(datasets\)\. Use the"):
         resume(reference)
     suite.write_text(whole)
     run = shutil.copytree(reference, tmp_path / "run", symlinks=True)
