@@ -104,7 +104,7 @@ def test_evaluations_on_the_way_are_what_eval_says_of_the_checkpoint(tiny_run, t
     assert results["results"] == live["results"]
     after, during = results["protocol"], live["protocol"]
     assert after["suite"] == during["suite"]
-    assert after["run"] == during["run"] | {"done": True}  # the run went on when it was evaluated
+    assert after["run"] == during["run"] | {"done": True}  # the run was not done yet
     assert during["run"]["done"] is False
     assert lines[3]["eval/arithmetic/pass1"] == results["results"]["arithmetic"]["pass1"]
     average = results["average"]

@@ -74,16 +74,16 @@ def chat_template(
 def _refuses_system(tokenizer, template: str) -> bool:
     """Return whether a template fails only for chats with a system message, as Gemma's does."""
     user = {"role": "user", "content": "1+2=?"}
-    system = {"role": "system", "content": "Be brief."}
-    renders = []
-    for messages in ([user], [system, user]):
-        try:
-            render_prompt(tokenizer, messages, template)
-        except InputError:
-            renders.append(False)
-        else:
-            renders.append(True)
-    return renders == [True, False]
+    with_system = [{"role": "system", "content": "Be brief."}, user]
+    return _renders(tokenizer, [user], template) and not _renders(tokenizer, with_system, template)
+
+
+def _renders(tokenizer, messages: Messages, template: str) -> bool:
+    try:
+        render_prompt(tokenizer, messages, template)
+    except InputError:
+        return False
+    return True
 
 
 def _template_text(tokenizer, template: str) -> str:

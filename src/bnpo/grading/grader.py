@@ -27,6 +27,9 @@ MOST = 0.5  # with more than this share of rewards outside their range, a run en
 TRIAL_TEXTS = ("", "I do not know.")
 
 
+ANY_ANSWER = "correct the function: it must return a number for any answer, such as 0.0"
+
+
 @dataclass(frozen=True)
 class Grades:
     """The rewards of some answers."""
@@ -123,15 +126,14 @@ class Grader:
                     decisive |= {"ImportError", "TypeError", "timeout", "death"}
                 if result.kind in decisive:
                     self.close()
-                    raise InputError(f"{problem}; {_needed(form, time_limit)}")
+                    is_own = result.kind == "NotANumber" or "(line " in result.message
+                    cure = ANY_ANSWER if is_own else _needed(form, time_limit)
+                    raise InputError(f"{problem}; {cure}")
                 # Perhaps for this text only
                 print(f"grading: {problem}", file=sys.stderr, flush=True)
             if not values:
                 self.close()
-                raise InputError(
-                    f"{problem}; all trial calls failed. Correct the function, or let it return a "
-                    "number such as 0.0 for answers of another form"
-                )
+                raise InputError(f"{problem}; all trial calls failed; {ANY_ANSWER}")
             trial = _describe_trial(form, example, fields)
             print(f"{reward} called on trial with {trial}: {', '.join(values)}", flush=True)
 

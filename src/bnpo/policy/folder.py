@@ -376,6 +376,7 @@ def check_finite(folder: Path) -> None:
                     )
 
 
+# A text that a tokenizer encodes as its file says, if it is built from that file
 PROBE = "What is 2 plus 13?\n\nIt's \\boxed{x + 15.5}, é 我."
 
 
