@@ -239,7 +239,7 @@ class Visitor:
 
     def settle(self) -> "Visitor":
         """Wait until the page has been drawn."""
-        self.tab.wait_for_timeout(20)  # the browser reacts to a key or a link a little later
+        self.tab.wait_for_timeout(100)  # the browser reacts to a key or a link a little later
         # As a function: the page's policy forbids evaluating text.
         self.tab.wait_for_function("() => $('view').ariaBusy === 'false'")
         return self
